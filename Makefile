@@ -1,0 +1,40 @@
+# On a fresh machine with Python 3.11+, git and make:
+#   make run    train FedAvg and FedNTD on images inside the package, compare them, write a report
+#   make test   formatting, lint, types and tests
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO := runs/demo
+
+.PHONY: run test format clean
+
+run: $(VENV)/core
+	@rm -rf $(DEMO)
+	$(BIN)/fedntd run demo --set algorithm.name=fedavg --out $(DEMO)/fedavg
+	$(BIN)/fedntd run demo --set algorithm.name=fedntd --out $(DEMO)/fedntd
+	$(BIN)/fedntd compare $(DEMO)/fedavg $(DEMO)/fedntd
+	$(BIN)/fedntd report $(DEMO)/fedavg $(DEMO)/fedntd --out $(DEMO)/report.html
+
+# basedpyright is pyright packaged for pip alone, so that no other package index is needed
+test: $(VENV)/test
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
+	$(BIN)/pytest
+
+format: $(VENV)/test
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+$(VENV)/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	@touch $@ $(VENV)/core
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,43 @@
+"""Federated learning under heterogeneous data: FedNTD, the methods it is compared with, and measures of forgetting."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fedntd.algorithms import ALGORITHMS
+from fedntd.algorithms.base import Context, Result, Upload
+from fedntd.algorithms.fedavg import FedAvg
+from fedntd.algorithms.fedntd import FedNTD
+from fedntd.config import Config
+from fedntd.data.augment import Augment
+from fedntd.data.dataset import Dataset, from_tensors
+from fedntd.errors import FedntdError
+from fedntd.federation import Diverged, Federation, federate
+from fedntd.models.functional import Batch, Model, Out
+from fedntd.record import Record, Run, read_run
+
+try:
+    __version__ = version("fedntd")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+source"
+
+__all__ = [
+    "ALGORITHMS",
+    "Augment",
+    "Batch",
+    "Config",
+    "Context",
+    "Dataset",
+    "Diverged",
+    "FedAvg",
+    "FedNTD",
+    "Federation",
+    "FedntdError",
+    "Model",
+    "Out",
+    "Record",
+    "Result",
+    "Run",
+    "Upload",
+    "federate",
+    "from_tensors",
+    "read_run",
+]

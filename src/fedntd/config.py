@@ -1,0 +1,296 @@
+"""The settings of a run: frozen dataclasses, read from TOML and written back resolved.
+
+Sections whose `name` picks a function or class (`partition`, `model`, `algorithm`) take that thing's own parameters as
+further keys, so that a new method's hyper-parameters are config keys without being listed here.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from fedntd.algorithms import ALGORITHMS
+from fedntd.data.datasets import DATASETS
+from fedntd.data.partition import PARTITIONS
+from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
+from fedntd.models import MODELS
+
+REGISTRIES: dict[str, Mapping[str, Any]] = {
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "algorithm": ALGORITHMS,
+}
+# Parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys.
+SUPPLIED = {"labels", "clients", "rng", "shape", "classes"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`name` picks an entry of a registry, or an import path "package.module:Thing"; `options` are its parameters."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Data:
+    name: str = "fashion-mini"  # a known dataset, or an import path "package.module:function" that returns a Dataset
+    path: str = ""  # where the files are; empty: in the data folder (FEDNTD_DATA)
+    augment: bool = True  # crop, flip and Cutout as the dataset has them
+    train_size: int = 0  # only the first so many training samples; 0: all
+
+    def __post_init__(self) -> None:
+        require(self.train_size >= 0, f"data.train_size must be at least 0, not {self.train_size}")
+
+
+@dataclass(frozen=True)
+class Federation:
+    clients: int = 100  # K, how many clients share the training data
+    ratio: float = 0.1  # share of the clients that train in a round
+    rounds: int = 200
+    local_epochs: int = 5  # E, passes over its own data that a client makes in a round
+    batch_size: int = 50  # the short last batch of an epoch is kept
+    aggregation: str = "size"  # a client's weight in the mean: "size" (eq. 2) or "uniform" (Algorithm 1)
+
+    def __post_init__(self) -> None:
+        for key in ("clients", "rounds", "local_epochs", "batch_size"):
+            value = getattr(self, key)
+            require(value >= 1, f"federation.{key} must be at least 1, not {value}")
+        require(
+            0 < self.ratio <= 1,
+            f"federation.ratio must be above 0 and at most 1, not {self.ratio}; "
+            f"{1 / self.clients:g} trains one of the {self.clients} clients a round",
+        )
+        require_one_of("federation.aggregation", self.aggregation, ("size", "uniform"))
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """SGD at the clients; its momentum starts at zero in every round."""
+
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-5
+    decay: float = 0.99  # the learning rate is multiplied by this after each round
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"optimiser.lr must be above 0, not {self.lr}")
+        require(0 <= self.momentum < 1, f"optimiser.momentum must be at least 0 and below 1, not {self.momentum}")
+        require(self.weight_decay >= 0, f"optimiser.weight_decay must be at least 0, not {self.weight_decay}")
+        require(0 < self.decay <= 1, f"optimiser.decay must be above 0 and at most 1, not {self.decay}")
+
+
+@dataclass(frozen=True)
+class Measure:
+    local_every: int = 1  # measure the trained local models every so many rounds; 0: never
+
+    def __post_init__(self) -> None:
+        require(self.local_every >= 0, f"measure.local_every must be at least 0, not {self.local_every}")
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 0
+    engine: str = "auto"  # "sequential": the clients one by one, on as many threads as `workers`
+    device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
+    precision: str = "fp32"  # of forward and backward passes; weights and optimiser stay in fp32 ("fp64": all of it)
+    workers: int = 0  # clients trained side by side on a CPU, one thread each; 0: as many as cores
+    checkpoint_seconds: float = 10.0  # save the state when this long has passed since the last time; 0: every round
+    partition_seed: int | None = (
+        None  # deal the data by this seed instead of `seed`: one partition for runs of all seeds
+    )
+    data: Data = Data()
+    partition: Choice = Choice("sharding")
+    model: Choice = Choice("cnn")
+    algorithm: Choice = Choice("fedntd")
+    federation: Federation = Federation()
+    optimiser: Optimiser = Optimiser()
+    measure: Measure = Measure()
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
+        require(self.workers >= 0, f"workers must be at least 0, not {self.workers}")
+        require(self.checkpoint_seconds >= 0, f"checkpoint_seconds must be at least 0, not {self.checkpoint_seconds}")
+        require_one_of("engine", self.engine, ("auto", "sequential"))
+        require_one_of("precision", self.precision, ("fp32", "tf32", "bf16", "fp64"))
+        target("data", self.data.name)
+        for section in ("partition", "model", "algorithm"):
+            object.__setattr__(self, section, resolve(section, getattr(self, section)))
+        call("algorithm", self.algorithm)  # its own checks of its values
+
+
+# --- what a name stands for -------------------------------------------------------------------------------------
+
+
+def target(section: str, name: str) -> Callable[..., Any]:
+    """The function or class that `name` stands for in `section`."""
+    registry = REGISTRIES[section]
+    if name in registry:
+        return registry[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise FedntdError(
+            f"{section}.name = '{name}' is not known; {did_you_mean(name, registry)}; "
+            f"your own is given as 'package.module:Name'"
+        )
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
+    if not callable(found):
+        raise FedntdError(f"{section}.name = '{name}' is not a function or class")
+    return found
+
+
+def call(section: str, choice: Choice, **supplied: Any) -> Any:
+    """Call the chosen thing with its options and with those of `supplied` that it takes."""
+    function = target(section, choice.name)
+    takes = inspect.signature(function).parameters
+    return function(**{k: v for k, v in supplied.items() if k in takes}, **choice.options)
+
+
+def resolve(section: str, choice: Choice) -> Choice:
+    """Check the options against the parameters of what was chosen, and fill in its defaults."""
+    function = target(section, choice.name)
+    takes = {n: p for n, p in inspect.signature(function, eval_str=True).parameters.items() if n not in SUPPLIED}
+    if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        return choice
+    options = {}
+    for key, value in choice.options.items():
+        if key not in takes:
+            known = did_you_mean(key, takes) if takes else "it takes none"
+            raise FedntdError(f"{section}.{key} is not a setting of {section} '{choice.name}'; {known}")
+        options[key] = typed(f"{section}.{key}", value, takes[key].annotation)
+    for key, parameter in takes.items():
+        if key not in options and parameter.default is not parameter.empty:
+            options[key] = parameter.default
+        elif key not in options:
+            raise FedntdError(f"{section} '{choice.name}' needs the key {section}.{key}")
+    return Choice(choice.name, {k: options[k] for k in takes})
+
+
+# --- from tables ------------------------------------------------------------------------------------------------
+
+
+def typed(key: str, value: Any, wanted: Any) -> Any:
+    """`value` if it is of the wanted type (an int will do for a float), else one sentence."""
+    kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    simple = tuple(kind for kind in kinds if kind in (int, float, bool, str, NoneType))
+    if not simple or (isinstance(value, simple) and not (isinstance(value, bool) and bool not in simple)):
+        return value
+    names = " or ".join(kind.__name__ for kind in simple if kind is not NoneType)
+    raise FedntdError(f"{key} must be of type {names}, not {value!r}")
+
+
+def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
+    """The dataclass `cls` from a TOML table; an unknown key is an error that names the nearest known one."""
+    hints = get_type_hints(cls)
+    values = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise FedntdError(f"unknown key '{path}{key}'; {did_you_mean(key, hints)}")
+        kind = hints[key]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            if not isinstance(value, Mapping):
+                raise FedntdError(f"'{path}{key}' is a section, written [{path}{key}], not a single value")
+            if kind is Choice:
+                rest = dict(value)
+                default = cls.__dataclass_fields__[key].default
+                name = typed(f"{path}{key}.name", rest.pop("name", default.name), str)
+                values[key] = Choice(name, rest)
+            else:
+                values[key] = build(kind, value, f"{path}{key}.")
+        else:
+            values[key] = typed(f"{path}{key}", value, kind)
+    return cls(**values)
+
+
+def from_table(table: Mapping[str, Any]) -> Config:
+    return build(Config, table)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedntdError(f"there is no config file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedntdError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise FedntdError(f"{path} is not valid TOML: {error}") from error
+
+
+def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """The table with each "section.key=value" of `settings` put in; a value is read as TOML, else as a plain string.
+
+    >>> with_settings({"seed": 0}, ["seed=3", "algorithm.name=fedavg"])
+    {'seed': 3, 'algorithm': {'name': 'fedavg'}}
+    """
+    result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        require(bool(equals and key.strip()), f"--set takes key=value, such as seed=3, not '{setting}'")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        *sections, last = key.strip().split(".")
+        node = result
+        for section in sections:
+            node = node.setdefault(section, {})
+            require(isinstance(node, dict), f"--set {setting}: '{section}' is a single value, not a section")
+        node[last] = value
+    return result
+
+
+# --- and back ---------------------------------------------------------------------------------------------------
+
+
+def to_table(config: Config) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if isinstance(value, Choice):
+            table[f.name] = {"name": value.name, **value.options}
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            table[f.name] = dataclasses.asdict(value)
+        else:
+            table[f.name] = value
+    return table
+
+
+def to_toml(config: Config) -> str:
+    """TOML text that reads back as the same config; a key that is None has no TOML form and is left out."""
+    table = to_table(config)
+    plain = {k: v for k, v in table.items() if not isinstance(v, dict) and v is not None}
+    sections = {k: v for k, v in table.items() if isinstance(v, dict)}
+    blocks = ["\n".join(toml_line(k, v) for k, v in plain.items())]
+    for name, section in sections.items():
+        blocks.append("\n".join([f"[{name}]", *(toml_line(k, v) for k, v in section.items() if v is not None)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def toml_line(key: str, value: Any) -> str:
+    # JSON's strings, numbers, booleans and lists of them are TOML's, but for one character that TOML wants escaped.
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """{"federation.rounds": 200, ...}: for tables and for finding what differs between runs."""
+    return {
+        f"{key}.{name}" if name else key: value
+        for key, section in to_table(config).items()
+        for name, value in (section.items() if isinstance(section, dict) else [("", section)])
+    }

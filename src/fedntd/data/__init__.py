@@ -1,0 +1,1 @@
+"""Datasets, and who gets which of their samples."""

@@ -1,0 +1,147 @@
+"""The datasets by name. A loader takes the path of the files ("": the data folder) and never downloads."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedntd.data import readers
+from fedntd.data.augment import Augment
+from fedntd.data.dataset import Dataset, Part, first_samples, from_tensors
+from fedntd.data.download import CINIC_CLASSES, folder_of, present
+from fedntd.errors import FedntdError, require
+
+DIGITS = tuple("0123456789")
+CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+CIFAR10_CLASSES = CINIC_CLASSES
+CIFAR100_CLASSES = tuple(
+    """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+    castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+    elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard
+    lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear
+    pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark
+    shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone
+    television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+    """.split()  # noqa: SIM905
+)
+CROP_FLIP_CUTOUT = Augment(pad=4, flip=True, cutout=16)
+
+
+class Summary(NamedTuple):
+    """What a dataset is known to hold, without reading it."""
+
+    train: int
+    test: int
+    classes: int
+    shape: tuple[int, int, int]
+
+
+SUMMARIES = {
+    "fashion-mini": Summary(6_000, 2_000, 10, (1, 28, 28)),
+    "mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
+    "fashion-mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
+    "cifar10": Summary(50_000, 10_000, 10, (3, 32, 32)),
+    "cifar100": Summary(50_000, 10_000, 100, (3, 32, 32)),
+    "cinic10": Summary(90_000, 90_000, 10, (3, 32, 32)),
+}
+
+
+def find(name: str, path: str) -> tuple[Path, list[str]]:
+    """The folder with the dataset's files, and their names."""
+    root = Path(path).expanduser() if path else folder_of(name)
+    for folder, files in present(name, root):
+        return folder, list(files)
+    if path:
+        raise FedntdError(f"data.path = '{path}' has no files of '{name}'; it must name the folder they are in")
+    raise FedntdError(
+        f"dataset '{name}' is not in {root}; run: fedntd data get {name}, "
+        f"or set data.path to the folder of its files, or FEDNTD_DATA to a folder that has {name}/"
+    )
+
+
+def mnist(path: str) -> Dataset:
+    return idx_dataset("mnist", path, DIGITS, 0.1307, 0.3081)
+
+
+def fashion_mnist(path: str) -> Dataset:
+    return idx_dataset("fashion-mnist", path, CLOTHES, 0.2860, 0.3530)
+
+
+def fashion_mini(path: str) -> Dataset:
+    return idx_dataset("fashion-mini", path, CLOTHES, 0.2860, 0.3530)
+
+
+def idx_dataset(name: str, path: str, classes: tuple[str, ...], mean: float, std: float) -> Dataset:
+    folder, files = find(name, path)
+    train_x, train_y, test_x, test_y = (readers.either(folder, file) for file in files)
+    train, test = readers.idx_part(train_x, train_y), readers.idx_part(test_x, test_y)
+    return Dataset(name, train, test, classes, (mean,), (std,), CROP_FLIP_CUTOUT)
+
+
+def cifar10(path: str) -> Dataset:
+    mean, std = (0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768)
+    return Dataset("cifar10", *cifar("cifar10", path, 10), CIFAR10_CLASSES, mean, std, CROP_FLIP_CUTOUT)
+
+
+def cifar100(path: str) -> Dataset:
+    mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    return Dataset("cifar100", *cifar("cifar100", path, 100), CIFAR100_CLASSES, mean, std, CROP_FLIP_CUTOUT)
+
+
+def cifar(name: str, path: str, classes: int) -> tuple[Part, Part]:
+    folder, files = find(name, path)
+    read = readers.cifar_binary if files[0].endswith(".bin") else readers.cifar_pickle
+    *train, test = (read(readers.either(folder, file), classes) for file in files)
+    return readers.joined(train), test
+
+
+def cinic10(path: str) -> Dataset:
+    """The 90,000 training and the 90,000 test images; the validation images are left alone."""
+    folder, _ = find("cinic10", path)
+    mean, std = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
+    train, test = readers.cinic(folder, CINIC_CLASSES)
+    return Dataset("cinic10", train, test, CINIC_CLASSES, mean, std, Augment(pad=4, reflect=True, flip=True))
+
+
+def folder(path: str) -> Dataset:
+    require(path != "", "dataset 'folder' needs data.path: a folder with images in train/<class>/ and test/<class>/")
+    train, test, classes = readers.image_folder(Path(path).expanduser())
+    return from_tensors("folder", train, test, classes)
+
+
+def npz(path: str) -> Dataset:
+    require(path != "", "dataset 'npz' needs data.path: an .npz file with x_train, y_train, x_test, y_test")
+    return from_tensors("npz", *readers.npz(Path(path).expanduser()))
+
+
+DATASETS: dict[str, Callable[[str], Dataset]] = {
+    "fashion-mini": fashion_mini,
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "cinic10": cinic10,
+    "folder": folder,
+    "npz": npz,
+}
+
+
+def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) -> Dataset:
+    """What `loader`, one of the above or the user's own, returns; checked, and cut to `train_size` (0: not cut)."""
+    name = getattr(loader, "__name__", str(loader))
+    parameters = list(inspect.signature(loader).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    require(bool(positional or not path), f"data.path = '{path}' is of no use: the loader '{name}' takes no path")
+    # A loader's own default is worth more than an empty path.
+    wants_path = bool(positional) and (path != "" or positional[0].default is inspect.Parameter.empty)
+    dataset = loader(path) if wants_path else loader()
+    if not isinstance(dataset, Dataset):
+        raise FedntdError(
+            f"the data loader '{name}' returned {type(dataset).__name__}, not a Dataset; "
+            f"fedntd.data.dataset.from_tensors makes one from tensors"
+        )
+    if not augment:
+        dataset = replace(dataset, augment=None)
+    return first_samples(dataset, train_size) if train_size else dataset

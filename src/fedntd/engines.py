@@ -1,0 +1,149 @@
+"""How the clients of a cohort are trained and models are tested: here one client after the other on each worker."""
+
+import ctypes
+import os
+import queue
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedntd.algorithms import FedAvg
+from fedntd.algorithms.base import Context
+from fedntd.config import Optimiser
+from fedntd.data.device import DevicePart
+from fedntd.local import train_client
+from fedntd.metrics import TEST_BATCH, Counts, count, in_batches
+from fedntd.models.functional import Model
+from fedntd.plan import Step
+from fedntd.tree import Weights
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Task(NamedTuple):
+    """One client's part of a round."""
+
+    steps: list[Step]
+    ctx: Context
+    owned: Tensor  # places of its samples in the training part
+    torch_seed: int  # for dropout
+
+
+class Trained(NamedTuple):
+    up: dict
+    own: dict
+    loss: Tensor
+    test: Counts | None  # the trained local model on the whole test part
+    train: Counts | None  # and on its own training samples
+
+
+@dataclass
+class Sequential:
+    """Clients one after the other; on a CPU as many side by side as there are workers.
+
+    Workers are threads, each with its own copy of the network, and every client is computed by one thread alone. So the
+    results do not depend on the number of workers, and two clients on two cores are faster than one client on both.
+    """
+
+    algorithm: FedAvg
+    model: Model
+    optimiser: Optimiser
+    train_part: DevicePart
+    test_part: DevicePart
+    classes: int
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        self.on_gpu = self.train_part.device.type != "cpu"
+        # dropout draws from one generator for the whole process
+        side_by_side = not self.on_gpu and not self.model.has_dropout
+        self.workers = (self.workers or os.cpu_count() or 1) if side_by_side else 1
+        self.models: queue.SimpleQueue[Model] = queue.SimpleQueue()
+        for _ in range(self.workers):
+            self.models.put(self.model.copy())
+        keep_freed_memory()
+
+    def train(self, tasks: Sequence[Task], measure: bool) -> list[Trained]:
+        """Train every task's client; `measure` its model afterwards."""
+        return self.side_by_side(lambda model, task: self.train_one(model, task, measure), tasks)
+
+    def train_one(self, model: Model, task: Task, measure: bool) -> Trained:
+        batches = (self.train_part.batch(step.samples, step.draws) for step in task.steps)
+        with seeded(task.torch_seed if model.has_dropout else None):
+            result = train_client(self.algorithm, model, self.optimiser, batches, task.ctx)
+        up, own = self.algorithm.finish(result, task.ctx)
+        if not measure:
+            return Trained(up, own, result.loss, None, None)
+        test = count(model, result.w, self.test_part, in_batches(len(self.test_part)), self.classes)
+        train = count(model, result.w, self.train_part, task.owned.split(TEST_BATCH), self.classes)
+        return Trained(up, own, result.loss, test, train)
+
+    def test(self, w: Weights) -> Counts:
+        """`w` on the whole test part, its batches shared among the workers."""
+
+        def count_one(model: Model, places: slice) -> Counts:
+            return count(model, w, self.test_part, [places], self.classes)
+
+        parts = self.side_by_side(count_one, in_batches(len(self.test_part)))
+        return Counts(*(torch.stack(column).sum(0) for column in zip(*parts, strict=True)))
+
+    def side_by_side(self, work: Callable[[Model, T], R], items: Sequence[T]) -> list[R]:
+        """`work` on each item, results in the order of the items."""
+
+        def borrow_model(item: T) -> R:
+            model = self.models.get()
+            try:
+                return work(model, item)
+            finally:
+                self.models.put(model)
+
+        if self.on_gpu:
+            return [borrow_model(item) for item in items]
+        with (
+            one_thread_each(),
+            ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ):
+            return list(pool.map(borrow_model, items))
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Let torch use one thread an operation: the cores are shared out by client."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Torch's own generators, seeded for the moment."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep the pages of freed tensors. It would give those of large ones back to the system at once, and
+    fetching and zeroing them again takes up to a third of a training step's time on a CPU."""
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # names and numbers from malloc.h
+    mallopt(mmap_threshold, 1 << 30)
+    mallopt(trim_threshold, 1 << 30)
+    mallopt(arena_max, 1)  # arenas of their own for threads are small, and would fall back to mmap

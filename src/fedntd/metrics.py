@@ -1,0 +1,92 @@
+"""What is measured: counting what a model gets right, and the paper's measures, which are functions of those counts."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedntd.algorithms.losses import cross_entropy
+from fedntd.data.device import DevicePart
+from fedntd.models.functional import Model
+from fedntd.tree import Weights
+
+Vector = NDArray[np.float64]
+
+TEST_BATCH = 500  # fixed, since BatchNorm without running statistics sees which samples share a batch
+
+
+class Counts(NamedTuple):
+    """Of a model on some samples: right answers and samples of each class [C], and the summed cross-entropy."""
+
+    correct: Tensor
+    total: Tensor
+    loss: Tensor
+
+    @property
+    def class_accuracy(self) -> Vector:
+        return (self.correct / self.total).cpu().numpy()
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.sum() / self.total.sum())
+
+    @property
+    def mean_loss(self) -> float:
+        return float(self.loss / self.total.sum())
+
+
+@torch.no_grad()
+def count(model: Model, w: Weights, part: DevicePart, samples: Sequence[slice | Tensor], classes: int) -> Counts:
+    """Test `w` on the batches `samples` of `part`."""
+    correct, total = torch.zeros(2, classes, dtype=torch.float64, device=part.device)
+    loss = torch.zeros((), dtype=torch.float64, device=part.device)
+    for places in samples:
+        batch = part.plain(places)
+        logits = model.frozen(w, batch).logits
+        right = (logits.argmax(1) == batch.y).double()
+        correct.index_add_(0, batch.y, right)
+        total.index_add_(0, batch.y, torch.ones_like(right))
+        loss += cross_entropy(logits, batch.y).sum(dtype=torch.float64)
+    return Counts(correct, total, loss)
+
+
+def in_batches(size: int) -> list[slice]:
+    return [slice(start, min(start + TEST_BATCH, size)) for start in range(0, size, TEST_BATCH)]
+
+
+def in_local(class_accuracy: Vector, p: Vector) -> float:
+    """Accuracy on the in-local distribution p; of a local model on its own p, the personalised accuracy."""
+    return float(class_accuracy @ p)
+
+
+def out_local(class_accuracy: Vector, p: Vector) -> float:
+    """Accuracy on the out-local distribution (1 - p) / (C - 1), where the classes a client lacks weigh most."""
+    return float(class_accuracy @ (1 - p) / (len(p) - 1))
+
+
+def forgetting(history: Sequence[Vector], now: Vector) -> float:
+    """F: mean over the classes of the best accuracy in earlier rounds minus that of now; 0 while there are none."""
+    if not len(history):
+        return 0.0
+    return float((np.max(history, axis=0) - now).mean())
+
+
+def cosine(a: Vector, b: Vector) -> float:
+    """Similarity of two class-wise accuracy vectors; 0 if one of them is all zero."""
+    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / norm if norm else 0.0
+
+
+def moving_average(values: Sequence[float], keep: float = 0.6) -> float:
+    """The final value of an exponential moving average, the authors' table figure: m <- keep * m + (1 - keep) * value.
+
+    >>> moving_average([1.0, 0.0])
+    0.6
+    """
+    average = values[0]
+    for value in values[1:]:
+        average = keep * average + (1 - keep) * value
+    return average

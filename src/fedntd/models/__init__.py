@@ -1,0 +1,10 @@
+"""Networks. Each is an nn.Module built from (shape, classes); `functional.Model` makes it a function of its weights."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from fedntd.models.cnn import CNN
+from fedntd.models.resnet import resnet10, resnet18
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "resnet10": resnet10, "resnet18": resnet18}

@@ -1,0 +1,132 @@
+"""A model as a function (weights, batch) -> Out, made from any nn.Module."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from fedntd.errors import FedntdError, require
+from fedntd.tree import Weights
+
+
+class Batch(NamedTuple):
+    """What one client sees in one step."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None  # True for real samples, where a short batch was padded; None: all are real
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean of a per-sample value over the real samples."""
+        if self.mask is None:
+            return value.mean()
+        return torch.where(self.mask, value, 0).sum() / self.mask.sum()  # not a product: 0 * NaN is NaN
+
+
+class Out(NamedTuple):
+    logits: Tensor
+    z: Tensor | None = None  # features: what the last layer sees
+
+
+class BatchStatNorm(nn.Module):
+    """BatchNorm that always uses the statistics of the batch, and only those of its real samples.
+
+    Running statistics are a state of their own that averaging over clients does not treat well; the paper's ResNets
+    have none. `mask` reaches this layer as a buffer that `Model` swaps in, so that networks need not hand it down.
+    """
+
+    mask: Tensor | None
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mask", torch.empty(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None or self.mask.numel() == 0:
+            return F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+        along = [0, *range(2, x.ndim)]
+        per_sample = self.mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        count = per_sample.sum() * (x[0, 0].numel())
+        mean = (x * per_sample).sum(along, keepdim=True) / count
+        variance = ((x - mean).square() * per_sample).sum(along, keepdim=True) / count
+        shape = [1, -1, *[1] * (x.ndim - 2)]
+        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight.view(shape) + self.bias.view(shape)
+
+
+class Model:
+    """`model(w, batch)` runs the network with weights `w` in the precision asked for; logits come back in that of w."""
+
+    def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
+        self.module = use_batch_statistics(module).train()
+        self.has_dropout = any(isinstance(m, _DropoutNd) for m in self.module.modules())
+        self.masked = [f"{name}.mask" for name, m in self.module.named_modules() if isinstance(m, BatchStatNorm)]
+        self.compute = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
+        self.storage = torch.float64 if precision == "fp64" else torch.float32
+        self.module.to(self.storage)
+
+    def weights(self) -> Weights:
+        """A copy of the module's own weights, to start from."""
+        weights = {name: p.detach().clone().contiguous() for name, p in self.module.named_parameters()}
+        require(bool(weights), "the model has no parameters to train")
+        for name, w in weights.items():
+            require(bool(w.isfinite().all()), f"the model's initial weights '{name}' are not finite")
+        return weights
+
+    def __call__(self, w: Weights, batch: Batch) -> Out:
+        tensors = {name: leaf.to(self.compute) for name, leaf in w.items()}
+        if batch.mask is not None:
+            tensors |= dict.fromkeys(self.masked, batch.mask)
+        out = functional_call(self.module, tensors, (batch.x.to(self.compute),))
+        if not isinstance(out, Out):
+            out = Out(out)
+        # losses are computed in full precision, whatever the network ran in
+        return Out(out.logits.to(self.storage), out.z if out.z is None else out.z.to(self.storage))
+
+    def frozen(self, w: Weights, batch: Batch) -> Out:
+        """A forward pass that is only looked at, by a teacher or in a test: dropout is off."""
+        if not self.has_dropout:
+            return self(w, batch)
+        self.module.eval()
+        try:
+            return self(w, batch)
+        finally:
+            self.module.train()
+
+    def copy(self) -> "Model":
+        """A copy for another thread: running a module with other weights changes it for the moment."""
+        return copy.deepcopy(self)
+
+    def check(self, batch: Batch, classes: int) -> None:
+        """Run one batch, so that a network that does not fit the data is told at once, in one sentence."""
+        try:
+            with torch.no_grad():
+                logits = self.frozen(self.weights(), batch).logits
+        except (RuntimeError, TypeError, AttributeError) as error:
+            reason = str(error).splitlines()[0]
+            raise FedntdError(f"the model cannot take samples of shape {list(batch.x.shape[1:])}: {reason}") from error
+        require(
+            logits.shape == (len(batch.x), classes),
+            f"the model gives outputs of shape {list(logits.shape)} for {len(batch.x)} samples of {classes} classes; "
+            f"it must give [samples, classes]",
+        )
+
+
+def use_batch_statistics(module: nn.Module) -> nn.Module:
+    """Replace every BatchNorm by one without running statistics, keeping its scale and shift."""
+    if isinstance(module, _BatchNorm):
+        norm = BatchStatNorm(module.num_features, module.eps)
+        if module.affine:
+            norm.weight.data.copy_(module.weight.data)
+            norm.bias.data.copy_(module.bias.data)
+        return norm
+    for name, child in module.named_children():
+        setattr(module, name, use_batch_statistics(child))
+    return module

@@ -1,0 +1,332 @@
+"""The run folder: what is written while a run goes on, and how a run is taken up again or read.
+
+    config.toml             the resolved settings
+    environment.json        versions, device, commit: one entry for each time the run was started or resumed
+    partition.json          class names, and how many samples of each class every client owns
+    records.jsonl           one record a round
+    checkpoint.safetensors  weights, server and client state after some round
+    status.json             running, finished or failed, and why
+
+Every file is complete at any moment: it is written aside and moved into place, or (records) only ever appended to.
+A resumed run goes back to its checkpoint and plays the rounds after it again, which gives the same records.
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import safetensors
+import torch
+from filelock import FileLock, Timeout
+from safetensors.torch import save_file
+
+from fedntd import config as configs
+from fedntd import tree
+from fedntd.config import Config
+from fedntd.errors import FedntdError, require
+from fedntd.tree import Weights
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured in one round. Accuracies are shares of 1; `None`: not measured in this round."""
+
+    round: int
+    accuracy: float  # of the global model after the round, on the whole test part
+    loss: float
+    class_accuracy: list[float]
+    similarity: float | None  # cosine of class_accuracy to that of the previous round
+    forgetting: float  # F, over the rounds so far
+    train_loss: float  # the local objective, mean over steps and clients
+    cohort: list[int]
+    lr: float
+    bytes_down: int  # of the whole cohort
+    bytes_up: int
+    seconds: float
+    # the global model before and after the round, on the cohort's joint in-local and out-local distribution
+    global_in_before: float
+    global_in_after: float
+    global_out_before: float
+    global_out_after: float
+    # the trained local models, mean and standard deviation over the cohort; in-local is also called personalised
+    in_local: float | None = None
+    in_local_std: float | None = None
+    out_local: float | None = None
+    out_local_std: float | None = None
+    local_train_accuracy: float | None = None  # on the client's own training samples
+    local_train_accuracy_std: float | None = None
+    local_train_loss: float | None = None
+    local_train_loss_std: float | None = None
+
+
+def mean_and_std(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {name: float(np.mean(values)), f"{name}_std": float(np.std(values))}
+
+
+@dataclass
+class State:
+    """All that changes from round to round; with the config, all that is needed to go on."""
+
+    w: Weights
+    server: dict[str, Any]
+    own: dict[int, dict[str, Any]] = field(default_factory=dict)  # of clients that have trained
+    round: int = 0
+
+
+# --- writing ----------------------------------------------------------------------------------------------------
+
+
+class RunFolder:
+    """The folder of a run that is going on; while it is open, no other process can write to it."""
+
+    def __init__(self, path: Path, config: Config, resume: bool) -> None:
+        self.path, self.config, self.resume = path, config, resume
+        self.saved_round, self.saved_at = 0, time.monotonic()
+        self.lock = FileLock(path / ".lock")
+
+    def __enter__(self) -> Self:
+        if self.resume:
+            require(
+                (self.path / "config.toml").is_file(),
+                f"there is no run to resume in {self.path}; leave out --resume to start",
+            )
+            check_same(self.config, configs.from_table(configs.read(self.path / "config.toml")), self.path)
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.lock.acquire(timeout=0)
+        except Timeout:
+            raise FedntdError(
+                f"another process is writing to {self.path}; wait for it or choose another --out"
+            ) from None
+        except OSError as error:
+            raise FedntdError(f"{self.path} cannot be written to: {error.strerror}") from error
+        if not self.resume and (self.path / "config.toml").exists():
+            self.lock.release()
+            raise FedntdError(
+                f"{self.path} already holds a run; use --resume to go on with it, or choose another --out"
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+    def start(self, classes: Sequence[str], counts: np.ndarray, device: torch.device) -> None:
+        """Write what is known before the first round."""
+        self.put_json("partition.json", {"classes": list(classes), "counts": counts.tolist()})
+        file = self.path / "environment.json"
+        earlier = read_json(file) if file.exists() else []
+        self.put_json("environment.json", [*earlier, environment(device)])
+        if not (self.path / "records.jsonl").exists():
+            self.put("records.jsonl", "")
+        self.put_status("running")
+        self.put("config.toml", configs.to_toml(self.config))  # last: with it, the folder holds a run
+
+    def restore(self, device: torch.device) -> tuple[State, list[Record]] | None:
+        """The state of the last checkpoint and the records up to it; None if there is no checkpoint yet."""
+        file = self.path / "checkpoint.safetensors"
+        state = load_checkpoint(file, device) if file.exists() else None
+        kept = state.round if state else 0
+        records = read_records(self.path / "records.jsonl")[:kept]
+        require(
+            len(records) == kept,
+            f"{self.path}/records.jsonl ends at round {len(records)}, before the checkpoint of round {kept}; "
+            f"records were lost, so the run cannot be resumed: start it anew with another --out",
+        )
+        self.put("records.jsonl", "".join(to_line(r) for r in records))
+        self.saved_round = kept
+        return (state, records) if state else None
+
+    def append(self, record: Record, state: State) -> None:
+        with writing(self.path), open(self.path / "records.jsonl", "a", encoding="utf-8") as file:
+            file.write(to_line(record))
+        if time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
+            self.save(state)
+
+    def save(self, state: State) -> None:
+        """Write the checkpoint aside, then move it into place, so that there is a whole one at any moment."""
+        if state.round == self.saved_round:
+            return
+        tensors = tree.flatten(
+            {"w": state.w, "server": state.server, "own": {str(k): own for k, own in state.own.items()}}
+        )
+        aside = self.path / "checkpoint.safetensors.part"
+        with writing(self.path, aside):
+            sync(self.path / "records.jsonl")  # a checkpoint must never be ahead of the records on disk
+            contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+            save_file(contiguous, aside, metadata={"round": str(state.round)})
+            sync(aside)
+            os.replace(aside, self.path / "checkpoint.safetensors")
+        self.saved_round, self.saved_at = state.round, time.monotonic()
+
+    def put_status(self, status: str, reason: str = "") -> None:
+        self.put_json("status.json", {"status": status, "reason": reason})
+
+    def put_json(self, name: str, value: Any) -> None:
+        self.put(name, json.dumps(value, indent=1) + "\n")
+
+    def put(self, name: str, text: str) -> None:
+        aside = self.path / f"{name}.part"
+        with writing(self.path, aside):
+            aside.write_text(text, encoding="utf-8")
+            sync(aside)
+            os.replace(aside, self.path / name)
+
+
+@contextmanager
+def writing(folder: Path, aside: Path | None = None) -> Iterator[None]:
+    """Turn a failed write (a full disk, no permission) into one sentence, and leave no half-written file."""
+    try:
+        yield
+    except (OSError, safetensors.SafetensorError) as error:
+        if aside:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise FedntdError(
+            f"{folder} cannot be written to: {reason}; the last checkpoint is kept: make room, then go on with --resume"
+        ) from error
+
+
+def sync(file: Path) -> None:
+    with open(file, "rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def to_line(record: Record) -> str:
+    return json.dumps(dataclasses.asdict(record)) + "\n"
+
+
+def check_same(config: Config, saved: Config, path: Path) -> None:
+    """A run may be resumed with more rounds; any other change would make it another run."""
+    now, then = configs.flat(config), configs.flat(saved)
+    for key in sorted(now.keys() | then.keys()):
+        if now.get(key) != then.get(key) and key not in ("federation.rounds", "workers", "checkpoint_seconds"):
+            raise FedntdError(
+                f"{path} was run with {key} = {then.get(key)!r}, not {now.get(key)!r}; "
+                f"resume it with its own settings, or choose another --out"
+            )
+
+
+def load_checkpoint(file: Path, device: torch.device) -> State:
+    try:
+        with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
+            flat = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
+            round = int(opened.metadata()["round"])
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise FedntdError(
+            f"{file} cannot be read ({error}); put a copy back, or start the run anew with another --out"
+        ) from error
+    nested = tree.unflatten(flat)
+    own = {int(k): state for k, state in nested.get("own", {}).items()}
+    return State(nested["w"], nested.get("server", {}), own, round)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    from fedntd import __version__
+
+    on_gpu = device.type == "cuda"
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "fedntd": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else f"CPU ({platform.machine()})",
+        "cores": os.cpu_count(),
+    }
+
+
+def commit() -> str | None:
+    """Of the source tree that fedntd runs from, if it runs from one."""
+    here = Path(__file__).parent
+    with suppress(OSError, subprocess.SubprocessError):
+        if (here.parent.parent / ".git").exists():
+            command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return None
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder in memory: what compare and report work on."""
+
+    path: Path
+    config: Config
+    records: list[Record]
+    status: str  # running, finished, failed, interrupted
+    reason: str
+    environment: dict[str, Any]
+    classes: list[str]
+    counts: np.ndarray  # samples of each class that each client owns, [client, class]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def read_run(path: Path) -> Run:
+    require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
+    status = read_json(path / "status.json")
+    partition = read_json(path / "partition.json")
+    return Run(
+        path=path,
+        config=configs.from_table(configs.read(path / "config.toml")),
+        records=read_records(path / "records.jsonl"),
+        status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
+        reason=status["reason"],
+        environment=read_json(path / "environment.json")[-1],
+        classes=partition["classes"],
+        counts=np.array(partition["counts"]),
+    )
+
+
+def read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FedntdError(f"{file} cannot be read: {error}") from error
+
+
+def read_records(file: Path) -> list[Record]:
+    """The complete records; a last line cut short by a kill is not one."""
+    if not file.exists():
+        return []
+    records = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
+            break
+        try:
+            records.append(Record(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise FedntdError(f"{file}, line {number}, is not a record: {error}") from error
+    return records
+
+
+def is_locked(path: Path) -> bool:
+    if not (path / ".lock").exists():
+        return False
+    try:
+        with FileLock(path / ".lock", timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,281 @@
+"""Figures for papers: each function takes runs and returns a matplotlib Figure; `save_figures` writes all of them."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from fedntd.errors import FedntdError
+from fedntd.record import Run
+from fedntd.report.summary import Curve, curves, distinct_partitions, is_number, labels, partition_title
+
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure looks the same everywhere
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555555",
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.6,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "xtick.labelcolor": "#222222",
+    "ytick.labelcolor": "#222222",
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.4,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "pdf.fonttype": 42,  # TrueType: text stays text, and publishers accept it
+}
+GREY = "#777777"
+BLUES = LinearSegmentedColormap.from_list("blues", ["#E3EFF7", "#7DB7DB", "#0072B2", "#00304D"]).with_extremes(
+    bad="none"
+)
+
+
+# --- one line a run ---------------------------------------------------------------------------------------------
+
+
+def learning_curves(runs: Sequence[Run]) -> Figure:
+    return lines_figure(runs, "accuracy", "test accuracy (%)", 100)
+
+
+def forgetting_curves(runs: Sequence[Run]) -> Figure:
+    figure = lines_figure(runs, "forgetting", "forgetting $F$", 1)
+    figure.axes[0].axhline(
+        0, color="#555555", linewidth=0.7, zorder=1
+    )  # below it, the model is better than ever before
+    return figure
+
+
+def consistency_curves(runs: Sequence[Run]) -> Figure:
+    """Figure 2b: how much alike the class-wise accuracies of two rounds in a row are."""
+    return lines_figure(runs, "similarity", "cosine similarity to the round before", 1, top=1)
+
+
+def lines_figure(runs: Sequence[Run], name: str, label: str, scale: float, top: float | None = None) -> Figure:
+    with styled():
+        figure = Figure(figsize=(5.6, 3.3), layout="constrained")
+        ax = figure.subplots()
+        drawn = [curve for curve in curves(runs) if curve.values(name)[0]]
+        for curve in drawn:
+            rounds, mean, std = curve.values(name)
+            draw(ax, curve, rounds, scale * mean, None if std is None else scale * std)
+        ax.set(xlabel="round", ylabel=label)
+        ax.set_ylim(top=top)
+        all_rounds(ax, runs)
+        legend(figure, drawn)
+    return figure
+
+
+def draw(ax: Axes, curve: Curve, rounds: Sequence[int], mean: np.ndarray, std: np.ndarray | None) -> None:
+    few = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
+    ax.plot(rounds, mean, color=curve.colour, linestyle=dashes(curve), label=plain(curve.label), **few)
+    if std is not None:
+        ax.fill_between(rounds, mean - std, mean + std, color=curve.colour, alpha=0.16, linewidth=0)
+    if curve.runs[0].status == "failed" and len(rounds):
+        ax.plot(rounds[-1:], mean[-1:], "X", color=curve.colour, markersize=6, markeredgecolor="white")
+
+
+# --- figure 4 ---------------------------------------------------------------------------------------------------
+
+
+def local_curves(runs: Sequence[Run]) -> Figure:
+    """Figure 4: local models after training, and the global model around the round, in and out of the local classes."""
+    drawn = [curve for curve in curves(runs) if curve.values("global_in_before")[0]]
+    with styled():
+        figure = Figure(figsize=(6.8, 0.6 + 2.1 * max(1, len(drawn))), layout="constrained")
+        rows = figure.subplots(max(1, len(drawn)), 2, sharex=True, sharey=True, squeeze=False)
+        for curve, row in zip(drawn, rows, strict=False):
+            for ax, side in zip(row, ("in", "out"), strict=True):
+                rounds, mean, _ = curve.values(f"{side}_local")
+                _, spread, _ = curve.values(f"{side}_local_std")
+                for when, style in (("before", (0, (2, 1.5))), ("after", "solid")):
+                    at, values, _ = curve.values(f"global_{side}_{when}")
+                    ax.plot(at, 100 * values, color=GREY, linestyle=style, linewidth=1, label=f"global {when}")
+                draw(ax, curve, rounds, 100 * mean, 100 * spread)
+                ax.set_title(f"{plain(curve.label)}: {side}-local")
+                ax.set_ylim(0, 100)
+                all_rounds(ax, runs)
+            row[0].set_ylabel("accuracy (%)")
+        for ax in rows[-1]:
+            ax.set_xlabel("round")
+        keys = [
+            Line2D([], [], color="black", label="local models, mean ± std"),
+            Line2D([], [], color=GREY, linewidth=1, linestyle=(0, (2, 1.5)), label="global model before the round"),
+            Line2D([], [], color=GREY, linewidth=1, label="after"),
+        ]
+        figure.legend(handles=keys, loc="outside upper center", ncols=3)
+    return figure
+
+
+# --- heat maps --------------------------------------------------------------------------------------------------
+
+
+def class_accuracy(runs: Sequence[Run]) -> Figure:
+    """Figure 2a: one panel a run, on one colour scale."""
+    told = [(label, run) for label, run in zip(labels(runs), runs, strict=True) if run.records]
+    columns = min(2, max(1, len(told)))
+    height = sum(panel_height(len(told[i][1].classes)) + 0.3 for i in range(0, len(told), columns))
+    with styled():
+        figure = Figure(figsize=(7.2 if columns == 2 else 5.4, max(2.0, height + 0.8)), layout="constrained")
+        axes = list(figure.subplots(ceil(max(1, len(told)) / columns), columns, squeeze=False).flat)
+        norm = Normalize(0, 100)
+        for i, (ax, (label, run)) in enumerate(zip(axes, told, strict=False)):
+            first, last = run.records[0].round, run.records[-1].round
+            values = np.array([record.class_accuracy for record in run.records], dtype=float).T
+            extent = (first - 0.5, last + 0.5, len(run.classes) - 0.5, -0.5)
+            ax.imshow(100 * values, aspect="auto", cmap="viridis", norm=norm, interpolation="nearest", extent=extent)
+            ax.set(title=plain(label), xlabel="round", facecolor="#F2F2F2")  # grey: rounds that only others have
+            bare(ax)
+            all_rounds(ax, runs)
+            name_classes(ax, run.classes)
+            if i % columns and run.classes == told[i - 1][1].classes:
+                ax.set(yticks=[], ylabel="")
+        for ax in axes[len(told) :]:
+            ax.remove()
+        colour_bar(figure, "viridis", norm, "class-wise test accuracy (%)", figure.axes)
+    return figure
+
+
+def partition_map(run: Run) -> Figure:
+    """Figure 3, of the whole federation."""
+    return partition_figure(run.counts, run.classes, partition_title(run))
+
+
+def partition_figure(counts: np.ndarray, classes: Sequence[str], title: str) -> Figure:
+    """How many samples of each class [client, class] every client owns; above it, how many in all."""
+    clients = len(counts)
+    with styled():
+        figure = Figure(figsize=(7.2, panel_height(len(classes)) + 1.5), layout="constrained")
+        sizes, ax = figure.subplots(2, 1, sharex=True, height_ratios=[0.35, panel_height(len(classes))])
+        sizes.bar(np.arange(clients), counts.sum(1), width=0.8 if clients <= 200 else 1, color="#9AA5AE")
+        sizes.set(title=plain(title), ylabel="total", ylim=(0, None))
+        sizes.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+        # the square root keeps small counts apart from none
+        norm = PowerNorm(0.5, 0, max(1, counts.max()))
+        shown = np.ma.masked_equal(counts.T, 0)
+        ax.pcolormesh(np.arange(clients + 1) - 0.5, np.arange(len(classes) + 1) - 0.5, shown, cmap=BLUES, norm=norm)
+        ax.invert_yaxis()
+        ax.set_xlabel("client")
+        ax.set_xlim(-0.5, clients - 0.5)
+        ax.xaxis.set_major_locator(whole_numbers())
+        bare(ax)
+        name_classes(ax, classes)
+        colour_bar(figure, BLUES, norm, "samples of the class", [sizes, ax])
+    return figure
+
+
+def panel_height(classes: int) -> float:
+    return float(np.clip(0.17 * classes, 1.3, 4.5))
+
+
+# --- what all figures share -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Our look while a figure is built or saved, the caller's settings afterwards."""
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def dashes(curve: Curve) -> str | tuple[int, tuple[float, ...]]:
+    return (0, tuple(float(part) for part in curve.dash.split())) if curve.dash else "solid"
+
+
+def whole_numbers() -> MaxNLocator:
+    return MaxNLocator(8, integer=True, steps=[1, 2, 5, 10])
+
+
+def all_rounds(ax: Axes, runs: Sequence[Run]) -> None:
+    """The same rounds in every panel."""
+    ax.set_xlim(0.5, max(len(run.records) for run in runs) + 0.5)
+    ax.xaxis.set_major_locator(whole_numbers())
+
+
+def bare(ax: Axes) -> None:
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def name_classes(ax: Axes, classes: Sequence[str]) -> None:
+    """By name while names fit, else by number, not all of them."""
+    if len(classes) <= 30:
+        ax.set_yticks(range(len(classes)), [plain(name) for name in classes])
+    else:
+        ax.set_yticks(range(0, len(classes), 10 * ceil(len(classes) / 150)))
+        ax.set_ylabel("class")
+
+
+def plain(text: str) -> str:
+    """A name as it is: no dollar sign of it begins a formula."""
+    return text.replace("$", r"\$")
+
+
+def colour_bar(figure: Figure, cmap: str | Colormap, norm: Normalize, label: str, axes: list[Axes]) -> None:
+    bar = figure.colorbar(ScalarMappable(norm, cmap), ax=axes, location="bottom", aspect=40, shrink=0.45, pad=0.02)
+    bar.set_label(label)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+
+
+def legend(figure: Figure, drawn: Sequence[Curve]) -> None:
+    """Above the axes, where it can hide nothing; in as many columns as the labels leave room for."""
+    if len(drawn) > 1:
+        widest = max(len(curve.label) for curve in drawn)
+        figure.legend(loc="outside upper center", ncols=int(np.clip(70 // (widest + 6), 1, 4)))
+    elif drawn:
+        figure.axes[0].set_title(plain(drawn[0].label))
+
+
+def save_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Each figure for which there is something to show, as PNG and as PDF."""
+    figures: dict[str, Callable[[], Figure]] = {}
+    if any(run.records for run in runs):
+        figures |= {
+            "learning-curves": lambda: learning_curves(runs),
+            "forgetting": lambda: forgetting_curves(runs),
+            "class-accuracy": lambda: class_accuracy(runs),
+            "in-and-out-local": lambda: local_curves(runs),
+        }
+    if any(is_number(record.similarity) for run in runs for record in run.records):
+        figures["consistency"] = lambda: consistency_curves(runs)
+    partitions = distinct_partitions(runs)
+    for i, run in enumerate(partitions, start=1):
+        figures["partition" if len(partitions) == 1 else f"partition-{i}"] = lambda run=run: partition_map(run)
+
+    files = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, make in figures.items():
+            figure = make()
+            for ending in ("png", "pdf"):
+                file, aside = folder / f"{name}.{ending}", folder / f"{name}.part.{ending}"
+                with styled():
+                    figure.savefig(aside, dpi=200)
+                os.replace(aside, file)
+                files.append(file)
+    except OSError as error:
+        raise FedntdError(f"figures cannot be written to {folder}: {error.strerror}") from error
+    return files

@@ -1,0 +1,101 @@
+"""Arithmetic on trees: nested dicts whose leaves are tensors (weights, uploads, client and server state)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = Mapping[str, Any]  # of tensors, or of trees
+Weights = dict[str, Tensor]
+
+
+def map(f: Callable[..., Tensor], tree: Tree, *rest: Tree) -> dict:
+    """Apply `f` leaf by leaf to trees of one shape.
+
+    >>> map(lambda a, b: a + b, {"w": torch.tensor(1)}, {"w": torch.tensor(2)})
+    {'w': tensor(3)}
+    """
+    return {
+        key: map(f, leaf, *(other[key] for other in rest))
+        if isinstance(leaf, Mapping)
+        else f(leaf, *(o[key] for o in rest))
+        for key, leaf in tree.items()
+    }
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    return list(flatten(tree).values())
+
+
+def add(a: Tree, b: Tree) -> dict:
+    return map(torch.add, a, b)
+
+
+def sub(a: Tree, b: Tree) -> dict:
+    return map(torch.sub, a, b)
+
+
+def scale(factor: float | Tensor, tree: Tree) -> dict:
+    return map(lambda leaf: factor * leaf, tree)
+
+
+def zeros_like(tree: Tree) -> dict:
+    return map(torch.zeros_like, tree)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    return torch.stack([(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()
+
+
+def sqnorm(tree: Tree) -> Tensor:
+    return dot(tree, tree)
+
+
+def stack(trees: Sequence[Tree]) -> dict:
+    """One tree whose leaves are [client, ...]."""
+    return map(lambda *same: torch.stack(same), trees[0], *trees[1:])
+
+
+def weighted_mean(stacked: Tree, p: Tensor) -> dict:
+    """sum_k p_k tree_k over the leading client axis; `p` sums to 1."""
+    return map(lambda leaf: (p.to(leaf.dtype).view(-1, *[1] * (leaf.ndim - 1)) * leaf).sum(0), stacked)
+
+
+def all_finite(tree: Tree) -> bool:
+    return bool(torch.stack([leaf.isfinite().all() for leaf in leaves(tree)]).all())
+
+
+def nbytes(tree: Tree) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def flatten(tree: Tree, prefix: str = "") -> Weights:
+    """Nested names joined by '/', which no parameter name contains: what goes to disk or over a wire.
+
+    >>> flatten({"c": {"fc.weight": torch.tensor(1)}})
+    {'c/fc.weight': tensor(1)}
+    """
+    flat: Weights = {}
+    for key, leaf in tree.items():
+        if isinstance(leaf, Mapping):
+            flat |= flatten(leaf, f"{prefix}{key}/")
+        else:
+            flat[f"{prefix}{key}"] = leaf
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> dict:
+    """The inverse of `flatten` (an empty branch has no leaf to be remembered by).
+
+    >>> unflatten({"c/fc.weight": torch.tensor(1)})
+    {'c': {'fc.weight': tensor(1)}}
+    """
+    tree: dict = {}
+    for name, leaf in flat.items():
+        *branches, last = name.split("/")
+        node = tree
+        for branch in branches:
+            node = node.setdefault(branch, {})
+        node[last] = leaf
+    return tree

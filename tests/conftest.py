@@ -1,0 +1,74 @@
+"""Small worlds that several tests share: real images from the package, and tiny synthetic problems in float64."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from torch import nn
+
+from fedntd import Config, Dataset, from_tensors
+from fedntd.config import from_table
+
+settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("fedntd")
+
+
+class TinyNet(nn.Module):
+    """A linear layer, tanh and a linear layer: smooth, so that float64 comparisons are exact to rounding."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(int(np.prod(shape)), 5)
+        self.head = nn.Linear(5, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.hidden(x.flatten(1))))
+
+
+@pytest.fixture
+def blobs() -> Dataset:
+    """Three classes of points in the plane, of unequal sizes."""
+    rng = np.random.default_rng(0)
+    centres = np.array([[2.0, 0.0], [-1.0, 2.0], [-1.0, -2.0]])
+
+    def draw(sizes: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        y = np.repeat(np.arange(3), sizes)
+        x = centres[y] + rng.normal(size=(len(y), 2))
+        return torch.from_numpy(x), torch.from_numpy(y)
+
+    return from_tensors("blobs", draw([50, 41, 29]), draw([20, 20, 20]))
+
+
+@pytest.fixture
+def make_config() -> Callable[..., Config]:
+    """A small run on the blobs: 6 clients of unequal sizes, three of them a round; keyword sections override (one that
+    gives a `name` replaces its section)."""
+
+    def make(**sections: object) -> Config:
+        table: dict = {
+            "precision": "fp64",
+            "device": "cpu",
+            "workers": 1,
+            "partition": {"name": "lda", "alpha": 0.5, "min_size": 3},
+            "federation": {"clients": 6, "ratio": 0.5, "rounds": 3, "local_epochs": 2, "batch_size": 8},
+            "optimiser": {"lr": 0.1, "weight_decay": 0.01},
+        }
+        for key, value in sections.items():
+            if isinstance(value, dict) and "name" not in value:
+                value = {**table.get(key, {}), **value}
+            table[key] = value
+        return from_table(table)
+
+    return make
+
+
+@pytest.fixture
+def tiny_net() -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return TinyNet((2,), 3)
+
+    return make

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedntd import FedntdError
+from fedntd.data.partition import class_counts, iid, lda, sharding
+from fedntd.rng import generator
+
+
+def balanced(classes: int, each: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(classes), each))
+
+
+def assert_disjoint(parts: list[np.ndarray], samples: int) -> None:
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together)
+    assert together.min() >= 0
+    assert together.max() < samples
+
+
+@given(
+    classes=st.integers(2, 12),
+    s=st.integers(1, 5),
+    per_class=st.integers(1, 6),
+    size=st.integers(1, 9),
+    extra=st.integers(0, 8),
+)
+def test_sharding(classes: int, s: int, per_class: int, size: int, extra: int):
+    clients, rest = divmod(per_class * classes, s)
+    if rest or clients == 0:
+        return
+    labels = balanced(classes, per_class * size + extra)
+    parts = sharding(labels, clients, generator(1, "partition"), s)
+    counts = class_counts(labels, parts, classes)
+    shard = len(labels) // classes // per_class
+    assert_disjoint(parts, len(labels))
+    assert set(map(len, parts)) == {s * shard}
+    assert (counts % shard == 0).all()  # class-pure shards
+    assert (counts.sum(0) == per_class * shard).all()  # s·K/C shards of each class
+
+
+def test_sharding_may_deal_one_class_twice():
+    # Two of 200 cards to each of 100 hands, 20 of each class: 100 * 19/199 = 9.5 pairs expected.
+    labels = balanced(10, 5000)
+    pairs = [
+        int((class_counts(labels, sharding(labels, 100, generator(seed, "p"), 2), 10).max(1) == 500).sum())
+        for seed in range(20)
+    ]
+    assert 7 < np.mean(pairs) < 12
+
+
+def test_sharding_that_cannot_be_even_names_the_nearest_s():
+    with pytest.raises(FedntdError, match=r"partition\.s = 3.*nearest s that works is 4"):
+        sharding(balanced(100, 30), 50, generator(0, "p"), 3)
+
+
+def test_sharding_with_too_few_samples_for_its_shards():
+    with pytest.raises(FedntdError, match="smallest class has 5 samples, too few for 20 shards"):
+        sharding(balanced(10, 5), 50, generator(0, "p"), 4)
+
+
+@given(clients=st.integers(1, 20), alpha=st.floats(0.2, 100), min_size=st.integers(0, 5), seed=st.integers(0, 99))
+def test_lda(clients: int, alpha: float, min_size: int, seed: int):
+    labels = balanced(5, 60)
+    parts = lda(labels, clients, generator(seed, "partition"), alpha, min_size)
+    assert len(parts) == clients
+    assert_disjoint([part for part in parts if len(part)], len(labels))
+    assert sum(map(len, parts)) == len(labels)
+    assert min(map(len, parts)) >= min_size
+
+
+def test_lda_gives_full_clients_no_more():
+    # A client stops receiving once it holds N/K, so it can exceed that by at most one class.
+    labels = balanced(10, 5000)
+    for seed in range(5):
+        counts = class_counts(labels, lda(labels, 100, generator(seed, "p"), 0.1), 10)
+        held_before = np.cumsum(counts, axis=1) - counts
+        assert (counts[held_before >= 500] == 0).all()
+
+
+def test_lda_heterogeneity_grows_as_alpha_falls():
+    labels = balanced(10, 5000)
+
+    def classes_held(alpha: float) -> float:
+        counts = class_counts(labels, lda(labels, 100, generator(0, "p"), alpha), 10)
+        p = counts / counts.sum(1, keepdims=True)
+        return float((1 / (p**2).sum(1)).mean())  # effective number of classes
+
+    assert classes_held(0.05) < classes_held(0.1) < classes_held(0.5) < classes_held(100)
+    assert classes_held(100) > 9.5
+
+
+def test_lda_of_the_papers_hardest_setting():
+    labels = balanced(10, 5000)
+    sizes = [len(part) for part in lda(labels, 100, generator(0, "partition"), 0.05)]
+    assert min(sizes) >= 10
+    assert sum(sizes) == 50_000
+
+
+def test_hopeless_requests_are_refused_at_once():
+    with pytest.raises(FedntdError, match=r"federation\.clients = 100.*at most 50 clients"):
+        lda(balanced(10, 50), 100, generator(0, "p"), 0.1)
+    for partition in (iid, sharding, lda):
+        with pytest.raises(FedntdError, match=r"federation\.clients = 600"):
+            partition(balanced(10, 50), 600, generator(0, "p"))
+    with pytest.raises(FedntdError, match=r"partition\.alpha must be above 0"):
+        lda(balanced(10, 50), 5, generator(0, "p"), 0.0)
+
+
+@given(samples=st.integers(1, 200), data=st.data())
+def test_iid(samples: int, data: st.DataObject):
+    clients = data.draw(st.integers(1, samples))
+    parts = iid(np.zeros(samples, dtype=int), clients, generator(0, "p"))
+    assert_disjoint(parts, samples)
+    sizes = [len(part) for part in parts]
+    assert sum(sizes) == samples
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("partition", [iid, sharding, lda])
+def test_the_seed_decides(partition):
+    labels = balanced(10, 100)
+    first, again, other = (partition(labels, 10, generator(seed, "partition")) for seed in (0, 0, 1))
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert any(len(a) != len(b) or (a != b).any() for a, b in zip(first, other, strict=True))

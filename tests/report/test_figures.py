@@ -1,0 +1,161 @@
+import matplotlib
+import numpy as np
+import pytest
+from make_runs import make_run, plain_record, settings, write_run
+from matplotlib.axes import Axes
+from PIL import Image
+
+from fedntd.errors import FedntdError
+from fedntd.report import figures
+from fedntd.report.figures import class_accuracy, learning_curves, local_curves, partition_figure, save_figures
+from fedntd.report.summary import curves
+
+NAMES = {"class-accuracy", "consistency", "forgetting", "in-and-out-local", "learning-curves", "partition"}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    return [
+        make_run(folder / "a", rounds=12),
+        make_run(folder / "b", "fedntd", rounds=30, stop=20, status="failed", measure__local_every=5),
+    ]
+
+
+def line(ax: Axes, label: str):
+    return next(one for one in ax.lines if one.get_label() == label)
+
+
+class TestLines:
+    @pytest.mark.parametrize(
+        ("draw", "name", "scale", "first"),
+        [
+            ("learning_curves", "accuracy", 100, 1),
+            ("forgetting_curves", "forgetting", 1, 1),
+            ("consistency_curves", "similarity", 1, 2),
+        ],
+    )
+    def test_show_what_was_recorded(self, two, draw, name, scale, first):
+        (ax,) = getattr(figures, draw)(two).axes
+        for run, curve in zip(two, curves(two), strict=True):
+            drawn = line(ax, curve.label)
+            records = run.records[first - 1 :]
+            assert list(drawn.get_xdata()) == [record.round for record in records]
+            assert list(drawn.get_ydata()) == pytest.approx([scale * getattr(record, name) for record in records])
+            assert drawn.get_color() == curve.colour
+
+    def test_seeds_become_a_mean_and_a_band(self, tmp_path):
+        given = {0: [0.2, 0.4], 1: [0.4, 0.8]}
+        runs = [
+            write_run(
+                tmp_path / str(seed),
+                settings(rounds=2, seed=seed),
+                [plain_record(t + 1, a) for t, a in enumerate(values)],
+            )
+            for seed, values in given.items()
+        ]
+        (ax,) = learning_curves(runs).axes
+        (drawn,) = ax.lines
+        assert list(drawn.get_ydata()) == pytest.approx([30, 60])
+        (band,) = ax.collections
+        edges = band.get_paths()[0].vertices[:, 1]
+        assert edges.max() == pytest.approx(60 + 800**0.5)  # of 40 and 80: (20² + 20²) / (2 - 1)
+        assert edges.min() == pytest.approx(30 - 200**0.5)
+
+    def test_a_failed_run_ends_in_a_cross(self, two):
+        (ax,) = learning_curves(two).axes
+        (cross,) = [one for one in ax.lines if one.get_marker() == "X"]
+        assert list(cross.get_xdata()) == [20]
+
+    def test_legend_names_every_run(self, two):
+        figure = learning_curves(two)
+        assert [text.get_text() for text in figure.legends[0].texts] == [curve.label for curve in curves(two)]
+
+    def test_a_dollar_in_a_name_is_no_formula(self, tmp_path):
+        runs = [make_run(tmp_path / name, rounds=2, classes=["a$b$", "$_{"]) for name in ("$x_{", "$y_{")]
+        save_figures(runs, tmp_path / "out")
+
+
+class TestLocal:
+    def test_measured_points_are_joined(self, two):
+        axes = local_curves(two).axes
+        assert len(axes) == 4
+        _, _, inside, outside = axes
+        label = curves(two)[1].label
+        assert list(line(inside, label).get_xdata()) == [1, 5, 10, 15, 20]
+        measured = [record for record in two[1].records if record.out_local is not None]
+        assert list(line(outside, label).get_ydata()) == pytest.approx([100 * r.out_local for r in measured])
+        edges = outside.collections[0].get_paths()[0].vertices[:, 1]
+        assert edges.max() == pytest.approx(max(100 * (r.out_local + r.out_local_std) for r in measured))
+
+    def test_the_global_model_before_and_after(self, two):
+        inside = local_curves(two).axes[0]
+        for when in ("before", "after"):
+            expected = [100 * getattr(record, f"global_in_{when}") for record in two[0].records]
+            assert list(line(inside, f"global {when}").get_ydata()) == pytest.approx(expected)
+
+
+class TestHeatMaps:
+    def test_class_accuracy_on_one_scale(self, two):
+        *panels, bar = class_accuracy([*two, two[0]]).axes
+        assert len(panels) == 3  # the fourth place of the grid is gone
+        for ax, run in zip(panels, two, strict=False):
+            (image,) = ax.images
+            expected = 100 * np.array([record.class_accuracy for record in run.records]).T
+            np.testing.assert_allclose(image.get_array(), expected)
+            assert image.get_clim() == (0, 100)
+            assert ax.get_xlim() == (0.5, 20.5)  # the same rounds, though one run has fewer
+        assert "%" in bar.get_xlabel()
+
+    def test_partition(self, two):
+        run = two[0]
+        sizes, ax, _ = partition_figure(run.counts, run.classes, "a title").axes
+        shown = ax.collections[0].get_array()
+        np.testing.assert_array_equal(shown.filled(0), run.counts.T)
+        np.testing.assert_array_equal(shown.mask, run.counts.T == 0)  # blank, not merely pale
+        assert [bar.get_height() for bar in sizes.patches] == list(run.counts.sum(1))
+        assert [label.get_text() for label in ax.get_yticklabels()] == run.classes
+
+    def test_a_hundred_classes_are_not_all_named(self):
+        counts = np.random.default_rng(0).integers(0, 50, (100, 100))
+        _, ax, _ = partition_figure(counts, [f"class {c}" for c in range(100)], "").axes
+        assert len(ax.get_yticks()) == 10
+
+
+class TestFiles:
+    def test_png_and_pdf(self, two, tmp_path):
+        files = save_figures(two, tmp_path / "new" / "folder")
+        assert {file.stem for file in files} == NAMES
+        assert sorted(tmp_path.glob("new/folder/*")) == sorted(files)  # nothing half-written is left
+        for file in files:
+            if file.suffix == ".png":
+                with Image.open(file) as image:
+                    image.load()
+                    assert image.info["dpi"] == pytest.approx((200, 200), abs=0.1)
+                    assert len(np.unique(np.asarray(image.convert("L")))) > 10  # not blank
+            else:
+                text = file.read_bytes()
+                assert text.startswith(b"%PDF")
+                assert text.rstrip().endswith(b"%%EOF")
+                assert b"/FontFile2" in text  # TrueType
+                assert b"/Type3" not in text
+
+    def test_each_partition_once(self, tmp_path):
+        runs = [make_run(tmp_path / f"{a}{s}", a, seed=s, rounds=1) for a in ("fedavg", "fedntd") for s in (0, 1)]
+        names = {file.stem for file in save_figures(runs, tmp_path / "out")}
+        assert {name for name in names if name.startswith("partition")} == {"partition-1", "partition-2"}
+
+    @pytest.mark.parametrize("stop", [0, 1])
+    def test_hardly_any_records(self, tmp_path, stop):
+        names = {file.stem for file in save_figures([make_run(tmp_path / "a", stop=stop)], tmp_path / "out")}
+        assert names == ({"partition"} if stop == 0 else NAMES - {"consistency"})
+
+    def test_settings_of_the_caller_stay(self, two):
+        before = dict(matplotlib.rcParams)
+        learning_curves(two)
+        assert dict(matplotlib.rcParams) == before
+
+    def test_a_folder_that_cannot_be(self, two, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(FedntdError, match="cannot be written"):
+            save_figures(two, tmp_path / "file")

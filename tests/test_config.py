@@ -1,0 +1,157 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedntd import Config, FedntdError
+from fedntd.config import flat, from_table, read, to_toml, with_settings
+from fedntd.presets import TABLE1, preset
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"sed": 1}, "unknown key 'sed'; did you mean 'seed'"),
+        ({"federation": {"cilents": 10}}, "unknown key 'federation.cilents'; did you mean 'clients'"),
+        ({"federation": 3}, "'federation' is a section"),
+        ({"seed": "one"}, "seed must be of type int, not 'one'"),
+        ({"seed": True}, "seed must be of type int, not True"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"optimiser": {"lr": "fast"}}, "optimiser.lr must be of type float, not 'fast'"),
+        ({"optimiser": {"lr": 0}}, "optimiser.lr must be above 0"),
+        ({"optimiser": {"momentum": 1}}, "optimiser.momentum must be at least 0 and below 1"),
+        ({"federation": {"ratio": 0}}, "federation.ratio must be above 0 and at most 1, not 0.0; 0.01 trains one"),
+        ({"federation": {"rounds": 0}}, "federation.rounds must be at least 1"),
+        ({"federation": {"aggregation": "sise"}}, "federation.aggregation = 'sise' is not known; did you mean 'size'"),
+        ({"engine": "sequentiell"}, "engine = 'sequentiell' is not known; did you mean 'sequential'"),
+        ({"precision": "bf61"}, "precision = 'bf61' is not known; did you mean 'bf16'"),
+        ({"algorithm": {"name": "fedntt"}}, "algorithm.name = 'fedntt' is not known; did you mean 'fedntd'"),
+        (
+            {"algorithm": {"name": "fedntd", "betta": 1}},
+            "algorithm.betta is not a setting of algorithm 'fedntd'; did you mean 'beta'",
+        ),
+        (
+            {"algorithm": {"name": "fedavg", "beta": 1}},
+            "algorithm.beta is not a setting of algorithm 'fedavg'; it takes none",
+        ),
+        ({"algorithm": {"name": "fedntd", "tau": 0}}, "algorithm.tau must be above 0, not 0.0"),
+        ({"algorithm": {"name": "fedntd", "tau": "hot"}}, "algorithm.tau must be of type float, not 'hot'"),
+        (
+            {"partition": {"name": "lda", "s": 2}},
+            "partition.s is not a setting of partition 'lda'; valid: alpha, min_size",
+        ),
+        ({"data": {"name": "cifar"}}, "data.name = 'cifar' is not known; did you mean 'cifar10'"),
+        ({"data": {"size": 3}}, "unknown key 'data.size'"),
+        ({"model": {"name": "no.such:Net"}}, "model.name = 'no.such:Net' cannot be imported"),
+        ({"model": {"name": "math:pi"}}, "model.name = 'math:pi' is not a function or class"),
+        ({"measure": {"local_every": -1}}, "measure.local_every must be at least 0"),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_the_key(table: dict, sentence: str):
+    with pytest.raises(FedntdError) as error:
+        from_table(table)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_defaults_are_the_papers():
+    config = Config()
+    f, o = config.federation, config.optimiser
+    assert (f.clients, f.ratio, f.rounds, f.local_epochs, f.batch_size) == (100, 0.1, 200, 5, 50)
+    assert (o.lr, o.momentum, o.weight_decay, o.decay) == (0.01, 0.9, 1e-5, 0.99)
+    assert config.algorithm.options == {"beta": 1.0, "tau": 1.0}
+
+
+def test_chosen_things_get_their_defaults_and_types():
+    config = from_table({"algorithm": {"name": "fedntd", "beta": 2}, "partition": {"name": "lda"}})
+    assert config.algorithm.options == {"beta": 2.0, "tau": 1.0}
+    assert isinstance(config.algorithm.options["beta"], float)
+    assert config.partition.options == {"alpha": 0.1, "min_size": 10}
+
+
+configs = st.fixed_dictionaries(
+    {},
+    optional={
+        "seed": st.integers(0, 10**6),
+        "precision": st.sampled_from(["fp32", "bf16", "fp64"]),
+        "partition_seed": st.integers(0, 99),
+        "algorithm": st.one_of(
+            st.just({"name": "fedavg"}),
+            st.fixed_dictionaries({"name": st.just("fedntd"), "beta": st.floats(0, 10), "tau": st.floats(0.1, 10)}),
+        ),
+        "data": st.fixed_dictionaries({"path": st.text(max_size=20)}),
+        "optimiser": st.fixed_dictionaries({"lr": st.floats(1e-9, 10)}),
+    },
+)
+
+
+@given(configs)
+def test_written_and_read_it_is_the_same(table: dict):
+    config = from_table(table)
+    assert from_table(tomllib.loads(to_toml(config))) == config
+
+
+def test_settings_from_the_command_line():
+    table = with_settings({"federation": {"rounds": 5}}, ["federation.rounds=7", "algorithm.name=fedavg", "seed = 3"])
+    assert table == {"federation": {"rounds": 7}, "algorithm": {"name": "fedavg"}, "seed": 3}
+    assert with_settings({}, ["optimiser.lr=1e-3"]) == {"optimiser": {"lr": 0.001}}
+    assert with_settings({}, ["data.augment=false"]) == {"data": {"augment": False}}
+    with pytest.raises(FedntdError, match="--set takes key=value"):
+        with_settings({}, ["seed"])
+    with pytest.raises(FedntdError, match="'seed' is a single value, not a section"):
+        with_settings({"seed": 1}, ["seed.x=1"])
+
+
+def test_settings_do_not_change_the_table_they_are_put_into():
+    table = {"federation": {"rounds": 5}}
+    with_settings(table, ["federation.rounds=7"])
+    assert table == {"federation": {"rounds": 5}}
+
+
+def test_flat_names_every_key():
+    keys = flat(Config())
+    assert keys["federation.rounds"] == 200
+    assert keys["algorithm.beta"] == 1.0
+    assert keys["seed"] == 0
+
+
+def test_unreadable_files(tmp_path: Path):
+    with pytest.raises(FedntdError, match="there is no config file"):
+        read(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("seed = = 3")
+    with pytest.raises(FedntdError, match="is not valid TOML"):
+        read(tmp_path / "bad.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(FedntdError, match="cannot be read"):
+        read(tmp_path / "binary.toml")
+
+
+@pytest.mark.parametrize("name", TABLE1)
+def test_presets_have_the_papers_numbers(name: str):
+    config = from_table(preset(name))
+    dataset, _, split = name.partition("-")
+    assert config.data.name == dataset
+    assert config.federation.clients == (200 if dataset == "cinic10" else 100)
+    assert config.federation.ratio == (0.05 if dataset == "cinic10" else 0.1)
+    assert config.federation.local_epochs == (3 if dataset == "mnist" else 5)
+    assert config.federation.batch_size == 50
+    if split.startswith("s"):
+        assert config.partition.options == {"s": int(split[1:])}
+    else:
+        assert config.partition.options["alpha"] == float(split[3:])
+
+
+def test_every_column_of_table_1_is_a_preset():
+    assert len(TABLE1) == 14
+    assert len(set(TABLE1)) == 14
+
+
+def test_other_presets():
+    assert from_table(preset("cifar10-iid")).partition.name == "iid"
+    assert from_table(preset("cifar10-s4")).partition.options == {"s": 4}
+    with pytest.raises(FedntdError, match=r"'cifar10-s' is neither.*did you mean 'cifar10-s\d+'"):
+        preset("cifar10-s")
+    with pytest.raises(FedntdError, match="'imagenet-s2' is neither a config file nor a preset"):
+        preset("imagenet-s2")

@@ -1,0 +1,217 @@
+"""A whole run against an independent one, and what a run promises: the same numbers again, whoever computes them."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
+from fedntd.config import from_table
+from fedntd.plan import cohort, local_steps
+
+Net = Callable[[], nn.Module]
+MakeConfig = Callable[..., Config]
+
+
+def measured(record: Record) -> dict:
+    """All of a record but the time it took."""
+    return {k: v for k, v in dataclasses.asdict(record).items() if k != "seconds"}
+
+
+@pytest.mark.parametrize("aggregation", ["size", "uniform"])
+@pytest.mark.parametrize("name", ["fedavg", "fedntd"])
+def test_against_a_plain_loop(name: str, aggregation: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    """Three rounds written out with nn.Module, torch.optim.SGD and state_dict averaging."""
+    config = make_config(algorithm={"name": name}, federation={"aggregation": aggregation})
+    federation = Federation(config, blobs, tiny_net())
+    net = tiny_net().double()
+    for t in (1, 2, 3):
+        federation.play_round()
+        locals_, weights = [], []
+        for k in cohort(config.seed, t, 6, 0.5):
+            local, teacher = tiny_net().double(), tiny_net().double()
+            local.load_state_dict(net.state_dict())
+            teacher.load_state_dict(net.state_dict())
+            optimiser = torch.optim.SGD(local.parameters(), lr=0.1 * 0.99 ** (t - 1), momentum=0.9, weight_decay=0.01)
+            for step in local_steps(config.seed, t, k, federation.parts[k], 2, 8, None, (2,)):
+                x, y = blobs.train.x[step.samples], blobs.train.y[step.samples]
+                z = local(x)
+                loss = F.cross_entropy(z, y)
+                if name == "fedntd":
+                    others = F.one_hot(y, 3) == 0
+                    q = z[others].view(-1, 2).log_softmax(1)
+                    q_g = teacher(x).detach()[others].view(-1, 2).softmax(1)
+                    loss = loss + F.kl_div(q, q_g, reduction="batchmean")
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            locals_.append(local.state_dict())
+            weights.append(len(federation.parts[k]) if aggregation == "size" else 1)
+        mean = {n: sum(w * s[n] for w, s in zip(weights, locals_, strict=True)) / sum(weights) for n in locals_[0]}
+        net.load_state_dict(mean)
+    for n, leaf in net.state_dict().items():
+        torch.testing.assert_close(federation.state.w[n], leaf, rtol=0, atol=1e-12)
+
+
+def test_measures_against_a_second_computation(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    federation = Federation(make_config(federation={"rounds": 4}), blobs, tiny_net())
+    net = tiny_net().double()
+
+    def class_accuracy(w: dict) -> np.ndarray:
+        net.load_state_dict(w)
+        answers = net(blobs.test.x).argmax(1)
+        return np.array([float((answers[blobs.test.y == c] == c).double().mean()) for c in range(3)])
+
+    history = [class_accuracy(federation.state.w)]
+    records = []
+    for record in federation:
+        records.append(record)
+        history.append(class_accuracy(federation.state.w))
+    for t, record in enumerate(records, start=1):
+        a, before = history[t], history[t - 1]
+        assert record.class_accuracy == pytest.approx(a.tolist())
+        assert record.accuracy == pytest.approx(a.mean())  # the test part is balanced
+        pooled = np.concatenate([federation.parts[k] for k in record.cohort])
+        p = np.bincount(blobs.train.y.numpy()[pooled], minlength=3) / len(pooled)
+        assert record.global_in_before == pytest.approx(before @ p)
+        assert record.global_in_after == pytest.approx(a @ p)
+        assert record.global_out_before == pytest.approx(before @ ((1 - p) / 2))
+        assert record.global_out_after == pytest.approx(a @ ((1 - p) / 2))
+        if t > 1:
+            assert record.similarity == pytest.approx(a @ before / np.linalg.norm(a) / np.linalg.norm(before))
+            assert record.forgetting == pytest.approx(np.mean(np.max(history[1:t], axis=0) - a))
+    assert records[0].similarity is None
+    weights = sum(p.numel() for p in net.parameters()) * 8
+    assert records[0].bytes_down == records[0].bytes_up == 3 * weights
+
+
+def test_local_measures_are_of_the_trained_local_models(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    """With one client a round the aggregated model is the local one, so its measures can be had from outside."""
+    config = make_config(federation={"ratio": 0.1, "rounds": 1, "local_epochs": 20})
+    federation = Federation(config, blobs, tiny_net())
+    record = federation.play_round()
+    (k,) = record.cohort
+    owned = federation.parts[k]
+    y = blobs.train.y[owned]
+    p = np.bincount(y.numpy(), minlength=3) / len(owned)
+    assert record.in_local == pytest.approx(np.array(record.class_accuracy) @ p)
+    assert record.out_local == pytest.approx(np.array(record.class_accuracy) @ ((1 - p) / 2))
+    assert record.in_local_std == 0
+    net = tiny_net().double()
+    net.load_state_dict(federation.state.w)
+    logits = net(blobs.train.x[owned]).detach()
+    assert record.local_train_accuracy == pytest.approx(float((logits.argmax(1) == y).double().mean()))
+    assert record.local_train_loss == pytest.approx(float(F.cross_entropy(logits, y)))
+
+
+def test_dear_measures_are_taken_as_often_as_asked(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    def rounds_measured(every: int) -> list[int]:
+        config = make_config(measure={"local_every": every}, federation={"rounds": 5})
+        return [r.round for r in Federation(config, blobs, tiny_net()) if r.in_local is not None]
+
+    assert rounds_measured(1) == [1, 2, 3, 4, 5]
+    assert rounds_measured(2) == [1, 2, 4]
+    assert rounds_measured(0) == []
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    runs = [[measured(r) for r in federate(make_config(seed=seed), blobs, tiny_net())] for seed in (0, 0, 1)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_the_cohorts_are_those_of_the_seed_whatever_the_algorithm(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    def cohorts(name: str, seed: int) -> list[list[int]]:
+        config = make_config(algorithm={"name": name}, seed=seed, federation={"rounds": 8})
+        return [r.cohort for r in Federation(config, blobs, tiny_net())]
+
+    assert cohorts("fedavg", 0) == cohorts("fedntd", 0) != cohorts("fedavg", 1)
+
+
+def test_one_partition_for_all_seeds_if_asked(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    def parts(**settings: object) -> list[list[int]]:
+        return [p.tolist() for p in Federation(make_config(**settings), blobs, tiny_net()).parts]
+
+    assert parts(seed=0) != parts(seed=1)
+    assert parts(seed=0, partition_seed=7) == parts(seed=1, partition_seed=7)
+    assert parts(seed=7) == parts(seed=1, partition_seed=7)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_number_of_workers_does_not_change_a_bit(precision: str):
+    """Real images, the paper's network: side by side or one by one, the weights are the same to the last bit."""
+
+    def final(workers: int) -> tuple[list[dict], dict]:
+        table = {
+            "workers": workers,
+            "device": "cpu",
+            "precision": precision,
+            "federation": {"clients": 100, "ratio": 0.03, "rounds": 2, "local_epochs": 1},
+            "measure": {"local_every": 2},
+        }
+        federation = Federation(from_table(table))
+        return [measured(r) for r in federation], federation.state.w
+
+    (records, w), (records_3, w_3) = final(1), final(3)
+    assert records == records_3
+    assert all(torch.equal(w[name], w_3[name]) for name in w)
+
+
+def test_dropout_is_drawn_from_the_seed(blobs: Dataset, make_config: MakeConfig):
+    def final(seed: int) -> dict:
+        torch.manual_seed(5)
+        net = nn.Sequential(nn.Linear(2, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+        federation = Federation(make_config(seed=seed, partition_seed=0, workers=4), blobs, net)
+        torch.manual_seed(seed + 100)  # whatever the process drew before
+        list(federation)
+        return federation.state.w
+
+    assert tree.sqnorm(tree.sub(final(0), final(0))) == 0
+    assert tree.sqnorm(tree.sub(final(0), final(1))) > 0
+
+
+def test_a_run_that_diverges_says_so(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    with pytest.raises(Diverged, match=r"not finite after round 1; a lower optimiser\.lr"):
+        list(Federation(make_config(optimiser={"lr": 1e200}), blobs, tiny_net()))
+
+
+def test_clients_with_one_class_and_few_samples_take_part(tiny_net: Net, make_config: MakeConfig):
+    y = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    few = from_tensors("few", (torch.randn(9, 2), y), (torch.randn(9, 2), y))
+    config = make_config(partition={"name": "sharding", "s": 1}, federation={"clients": 9, "ratio": 1.0, "rounds": 2})
+    records = list(Federation(config, few, tiny_net()))
+    assert records[-1].cohort == list(range(9))
+    assert np.isfinite(records[-1].train_loss)
+
+
+def test_batches_follow_the_plan():
+    owned = np.array([3, 5, 7, 11, 13])
+    steps = local_steps(0, 1, 2, owned, epochs=3, batch_size=2, augment=None, shape=(2,))
+    assert [len(s.samples) for s in steps] == [2, 2, 1] * 3  # the short last batch is kept
+    for epoch in range(3):
+        seen = np.concatenate([s.samples for s in steps[3 * epoch : 3 * epoch + 3]])
+        assert sorted(seen.tolist()) == owned.tolist()
+
+
+def test_the_cohort_has_the_asked_size():
+    assert len(cohort(0, 1, 100, 0.1)) == 10
+    assert len(cohort(0, 1, 100, 0.001)) == 1  # never empty
+    assert cohort(0, 1, 5, 1.0) == [0, 1, 2, 3, 4]
+    assert len(set(cohort(0, 1, 200, 0.05))) == 10
+
+
+def test_what_cannot_be_used_is_refused(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    with pytest.raises(FedntdError, match=r"device = 'gpu' cannot be used here"):
+        Federation(make_config(device="gpu"), blobs, tiny_net())
+    with pytest.raises(FedntdError, match=r"precision = 'tf32' needs a CUDA device"):
+        Federation(make_config(precision="tf32"), blobs, tiny_net())
+    with pytest.raises(FedntdError, match=r"federation\.clients = 500"):
+        Federation(make_config(federation={"clients": 500}), blobs, tiny_net())
+    with pytest.raises(FedntdError, match=r"outputs of shape \[2, 4\].*3 classes"):
+        Federation(make_config(), blobs, nn.Linear(2, 4))

@@ -1,0 +1,263 @@
+"""Run folders under fire: killed, interrupted, full, damaged, contested."""
+
+import dataclasses
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from fedntd import Config, Dataset, Diverged, FedntdError, federate, read_run
+from fedntd.config import to_toml
+from fedntd.record import RunFolder, read_records
+
+Net = Callable[[], nn.Module]
+MakeConfig = Callable[..., Config]
+HERE = Path(__file__).parent
+PYTHON = [sys.executable, "-c", "from fedntd.cli import main; main()"]
+
+# Real images and the paper's network, in rounds of a fraction of a second; a method with state at both ends.
+SMALL_RUN = """
+checkpoint_seconds = 0
+device = "cpu"
+[algorithm]
+name = "stateful:Remembering"
+[federation]
+clients = 100
+ratio = 0.02
+rounds = 12
+local_epochs = 1
+[measure]
+local_every = 0
+"""
+
+
+def start(*arguments: str, **options) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.Popen(
+        [*PYTHON, "run", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> str:
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    return errors
+
+
+def numbers(folder: Path) -> list[dict]:
+    """All records but the time they took."""
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def test_killed_at_any_moment_and_resumed_it_is_the_same_run(tmp_path: Path):
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL_RUN)
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    finish(start(str(config), "--out", str(undisturbed)))
+
+    chance = random.Random(1)
+    kills = 0
+    arguments = [str(config), "--out", str(killed)]
+    while kills < 4:
+        process = start(*arguments)
+        done = len(read_records(killed / "records.jsonl"))
+        while len(read_records(killed / "records.jsonl")) < done + 2 and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(chance.random() * 0.3)  # somewhere in a round, in a record or in a checkpoint
+        process.kill()
+        process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+        kills += 1
+        assert read_run(killed).status == "interrupted"
+        arguments = ["--resume", "--out", str(killed)]
+    assert kills >= 2
+    finish(start("--resume", "--out", str(killed)))
+
+    assert numbers(killed) == numbers(undisturbed)
+    assert [r["round"] for r in numbers(killed)] == list(range(1, 13))
+    one, other = (load_file(folder / "checkpoint.safetensors") for folder in (undisturbed, killed))
+    assert one.keys() == other.keys()
+    assert any(name.startswith("own/") for name in one)
+    assert any(name.startswith("server/") for name in one)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not list(killed.glob("*.part"))
+    assert read_run(killed).status == "finished"
+
+
+def test_ctrl_c_keeps_every_finished_round(tmp_path: Path):
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL_RUN.replace("checkpoint_seconds = 0", "checkpoint_seconds = 1000"))
+    folder = tmp_path / "run"
+    process = start(str(config), "--out", str(folder))
+    while len(read_records(folder / "records.jsonl")) < 2:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert f"go on with: fedntd run --resume --out {folder}" in finish(process, code=130)
+    kept = len(numbers(folder))
+    errors = finish(start("--resume", "--out", str(folder)))
+    assert f"round {kept + 1}/12" in errors
+    assert f"round {kept}/12" not in errors  # it was not played again
+    assert len(numbers(folder)) == 12
+
+
+def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(tmp_path: Path):
+    """A limit on file size stands in for a full disk: from some point on, the system refuses to write."""
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL_RUN)
+    folder = tmp_path / "run"
+    finish(start(str(config), "--out", str(folder), "--set", "federation.rounds=2"))
+    before = (folder / "checkpoint.safetensors").read_bytes()
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))
+
+    arguments = ("--resume", "--out", str(folder), "--set", "federation.rounds=12")
+    errors = finish(start(*arguments, preexec_fn=limit), code=2)
+    assert "cannot be written to: " in errors
+    assert "the last checkpoint is kept: make room, then go on with --resume" in errors
+    assert (folder / "checkpoint.safetensors").read_bytes() == before
+    assert not list(folder.glob("*.part"))
+    finish(start(*arguments))
+    assert len(numbers(folder)) == 12
+
+
+def quick(make_config: MakeConfig, **sections: object) -> Config:
+    return make_config(checkpoint_seconds=0.0, **sections)
+
+
+def test_the_folder_holds_what_it_says(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    config = quick(make_config)
+    records = list(federate(config, blobs, tiny_net(), out=tmp_path / "run"))
+    run = read_run(tmp_path / "run")
+    assert run.config == config
+    assert run.records == records
+    assert run.status == "finished"
+    assert run.classes == ["0", "1", "2"]
+    assert run.counts.shape == (6, 3)
+    assert run.counts.sum() == 120
+    assert run.environment["torch"] == torch.__version__
+    names = sorted(f.name for f in (tmp_path / "run").iterdir())
+    assert names == sorted(
+        [
+            ".lock",
+            "config.toml",
+            "environment.json",
+            "partition.json",
+            "records.jsonl",
+            "checkpoint.safetensors",
+            "status.json",
+        ]
+    )
+
+
+def test_more_rounds_can_be_asked_for(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    short, longer = quick(make_config), quick(make_config, federation={"rounds": 5})
+    list(federate(short, blobs, tiny_net(), out=tmp_path / "a"))
+    added = list(federate(longer, blobs, tiny_net(), out=tmp_path / "a", resume=True))
+    assert [r.round for r in added] == [4, 5]
+    list(federate(longer, blobs, tiny_net(), out=tmp_path / "b"))
+    assert numbers(tmp_path / "a") == numbers(tmp_path / "b")
+    assert len(json.loads((tmp_path / "a/environment.json").read_text())) == 2
+
+
+def test_another_config_is_not_resumed(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    other = quick(make_config, optimiser={"lr": 0.2})
+    with pytest.raises(FedntdError, match=r"was run with optimiser\.lr = 0\.1, not 0\.2"):
+        list(federate(other, blobs, tiny_net(), out=tmp_path / "run", resume=True))
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    before = (tmp_path / "run/records.jsonl").read_text()
+    with pytest.raises(FedntdError, match="already holds a run; use --resume"):
+        list(federate(quick(make_config, seed=1), blobs, tiny_net(), out=tmp_path / "run"))
+    assert (tmp_path / "run/records.jsonl").read_text() == before
+    with pytest.raises(FedntdError, match="there is no run to resume"):
+        list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "none", resume=True))
+    assert not (tmp_path / "none").exists()
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path: Path, make_config: MakeConfig):
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL_RUN)
+    with RunFolder(tmp_path / "run", make_config(), resume=False):
+        errors = finish(start(str(config), "--out", str(tmp_path / "run")), code=2)
+    assert "another process is writing to" in errors
+
+
+def test_while_it_runs_it_is_running(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    rounds = federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run")
+    next(rounds)
+    assert read_run(tmp_path / "run").status == "running"
+    rounds.close()
+    assert read_run(tmp_path / "run").status == "interrupted"
+
+
+def test_a_diverged_run_is_failed_and_keeps_its_records(
+    tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    config = quick(make_config, optimiser={"lr": 1e22, "momentum": 0.0}, federation={"rounds": 50})
+    with pytest.raises(Diverged):
+        list(federate(config, blobs, tiny_net(), out=tmp_path / "run"))
+    run = read_run(tmp_path / "run")
+    assert run.status == "failed"
+    assert "not finite after round" in run.reason
+    assert len(run.records) >= 1
+    assert run.records[-1].round < 50
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])
+def test_a_damaged_checkpoint_is_one_sentence(
+    damage: bytes | None, tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    file = tmp_path / "run/checkpoint.safetensors"
+    damaged = file.read_bytes()[:-10] if damage is None else damage
+    file.write_bytes(damaged)
+    with pytest.raises(FedntdError, match=r"checkpoint\.safetensors cannot be read .*put a copy back") as error:
+        list(
+            federate(quick(make_config, federation={"rounds": 9}), blobs, tiny_net(), out=tmp_path / "run", resume=True)
+        )
+    assert "\n" not in str(error.value)
+    assert file.read_bytes() == damaged
+    assert len(numbers(tmp_path / "run")) == 3
+
+
+def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    file = tmp_path / "run/records.jsonl"
+    file.write_text(file.read_text() + '{"round": 4, "accu')
+    assert [r.round for r in read_run(tmp_path / "run").records] == [1, 2, 3]
+    longer = quick(make_config, federation={"rounds": 4})
+    list(federate(longer, blobs, tiny_net(), out=tmp_path / "run", resume=True))
+    assert [r["round"] for r in numbers(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_a_resumed_config_is_the_new_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    longer = quick(make_config, federation={"rounds": 4})
+    list(federate(longer, blobs, tiny_net(), out=tmp_path / "run", resume=True))
+    assert (tmp_path / "run/config.toml").read_text() == to_toml(longer)
+    assert dataclasses.asdict(read_run(tmp_path / "run").config.federation)["rounds"] == 4
