@@ -8,7 +8,7 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from fedntd import Config, Dataset, from_tensors
+from fedntd import Config, Dataset, Out, from_tensors
 from fedntd.config import from_table
 
 settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
@@ -23,8 +23,9 @@ class TinyNet(nn.Module):
         self.hidden = nn.Linear(int(np.prod(shape)), 5)
         self.head = nn.Linear(5, classes)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.tanh(self.hidden(x.flatten(1))))
+    def forward(self, x: torch.Tensor) -> Out:
+        z = torch.tanh(self.hidden(x.flatten(1)))
+        return Out(self.head(z), z)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from fedntd.presets import TABLE1, preset
         ({"seed": "one"}, "seed must be of type int, not 'one'"),
         ({"seed": True}, "seed must be of type int, not True"),
         ({"seed": -1}, "seed must be at least 0"),
+        ({"partition_seed": -1}, "partition_seed must be at least 0"),
         ({"optimiser": {"lr": "fast"}}, "optimiser.lr must be of type float, not 'fast'"),
         ({"optimiser": {"lr": 0}}, "optimiser.lr must be above 0"),
         ({"optimiser": {"momentum": 1}}, "optimiser.momentum must be at least 0 and below 1"),
@@ -102,6 +103,16 @@ def test_settings_from_the_command_line():
         with_settings({}, ["seed"])
     with pytest.raises(FedntdError, match="'seed' is a single value, not a section"):
         with_settings({"seed": 1}, ["seed.x=1"])
+
+
+def test_another_choice_does_not_inherit_the_keys_of_the_last():
+    table = {"partition": {"name": "sharding", "s": 2}, "data": {"name": "mnist", "augment": False}}
+    assert with_settings(table, ["partition.alpha=0.3", "partition.name=lda"])["partition"] == {
+        "name": "lda",
+        "alpha": 0.3,
+    }
+    assert with_settings(table, ["partition.s=5"])["partition"] == {"name": "sharding", "s": 5}
+    assert with_settings(table, ["data.name=cifar10"])["data"] == {"name": "cifar10", "augment": False}
 
 
 def test_settings_do_not_change_the_table_they_are_put_into():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
 from fedntd.config import from_table
-from fedntd.plan import cohort, local_steps
+from fedntd.plan import cohort, local_plan
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -37,14 +37,14 @@ def test_against_a_plain_loop(name: str, aggregation: str, blobs: Dataset, tiny_
             local.load_state_dict(net.state_dict())
             teacher.load_state_dict(net.state_dict())
             optimiser = torch.optim.SGD(local.parameters(), lr=0.1 * 0.99 ** (t - 1), momentum=0.9, weight_decay=0.01)
-            for step in local_steps(config.seed, t, k, federation.parts[k], 2, 8, None, (2,)):
-                x, y = blobs.train.x[step.samples], blobs.train.y[step.samples]
-                z = local(x)
+            for samples, _ in local_plan(config.seed, t, k, federation.parts[k], 2, 8, None, (2,)).batches():
+                x, y = blobs.train.x[samples], blobs.train.y[samples]
+                z = local(x).logits
                 loss = F.cross_entropy(z, y)
                 if name == "fedntd":
                     others = F.one_hot(y, 3) == 0
                     q = z[others].view(-1, 2).log_softmax(1)
-                    q_g = teacher(x).detach()[others].view(-1, 2).softmax(1)
+                    q_g = teacher(x).logits.detach()[others].view(-1, 2).softmax(1)
                     loss = loss + F.kl_div(q, q_g, reduction="batchmean")
                 optimiser.zero_grad()
                 loss.backward()
@@ -63,7 +63,7 @@ def test_measures_against_a_second_computation(blobs: Dataset, tiny_net: Net, ma
 
     def class_accuracy(w: dict) -> np.ndarray:
         net.load_state_dict(w)
-        answers = net(blobs.test.x).argmax(1)
+        answers = net(blobs.test.x).logits.argmax(1)
         return np.array([float((answers[blobs.test.y == c] == c).double().mean()) for c in range(3)])
 
     history = [class_accuracy(federation.state.w)]
@@ -103,7 +103,7 @@ def test_local_measures_are_of_the_trained_local_models(blobs: Dataset, tiny_net
     assert record.in_local_std == 0
     net = tiny_net().double()
     net.load_state_dict(federation.state.w)
-    logits = net(blobs.train.x[owned]).detach()
+    logits = net(blobs.train.x[owned]).logits.detach()
     assert record.local_train_accuracy == pytest.approx(float((logits.argmax(1) == y).double().mean()))
     assert record.local_train_loss == pytest.approx(float(F.cross_entropy(logits, y)))
 
@@ -192,11 +192,15 @@ def test_clients_with_one_class_and_few_samples_take_part(tiny_net: Net, make_co
 
 def test_batches_follow_the_plan():
     owned = np.array([3, 5, 7, 11, 13])
-    steps = local_steps(0, 1, 2, owned, epochs=3, batch_size=2, augment=None, shape=(2,))
-    assert [len(s.samples) for s in steps] == [2, 2, 1] * 3  # the short last batch is kept
+    plan = local_plan(0, 1, 2, owned, epochs=3, batch_size=2, augment=None, shape=(2,))
+    batches = [samples for samples, _ in plan.batches()]
+    assert [len(samples) for samples in batches] == [2, 2, 1] * 3  # the short last batch is kept
+    assert plan.steps == 9
     for epoch in range(3):
-        seen = np.concatenate([s.samples for s in steps[3 * epoch : 3 * epoch + 3]])
+        seen = np.concatenate(batches[3 * epoch : 3 * epoch + 3])
         assert sorted(seen.tolist()) == owned.tolist()
+    for sample, step, place in zip(plan.samples, *plan.places(), strict=True):
+        assert batches[step][place] == sample
 
 
 def test_the_cohort_has_the_asked_size():

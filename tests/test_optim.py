@@ -20,14 +20,14 @@ def test_equals_torch_sgd(momentum: float, weight_decay: float):
         for name, parameter in parameters.items():
             parameter.grad = gradient[name].clone()
         theirs.step()
-        w, velocity = sgd_step(optimiser, w, gradient, velocity, lr=0.05)
+        w, velocity = sgd_step(optimiser, w, gradient, velocity, lr=torch.tensor(0.05, dtype=torch.float64))
     for name in w:
         torch.testing.assert_close(w[name], parameters[name].detach(), rtol=0, atol=1e-15)
 
 
 def test_inputs_are_not_changed():
     w, g, v = ({"a": torch.ones(2)} for _ in range(3))
-    sgd_step(Optimiser(), w, g, v, lr=0.1)
+    sgd_step(Optimiser(), w, g, v, lr=torch.tensor(0.1))
     assert all(t["a"].tolist() == [1, 1] for t in (w, g, v))
 
 
@@ -35,8 +35,8 @@ def test_two_steps_by_hand():
     # v1 = 1 + 0.5*2 = 2, w1 = 2 - 0.1*2 = 1.8;  v2 = 0.9*2 + 1 + 0.5*1.8 = 3.7, w2 = 1.8 - 0.37 = 1.43
     optimiser = Optimiser(lr=0.1, momentum=0.9, weight_decay=0.5)
     w, v, g = {"a": torch.tensor(2.0)}, {"a": torch.tensor(0.0)}, {"a": torch.tensor(1.0)}
-    w, v = sgd_step(optimiser, w, g, v, lr=0.1)
-    w, v = sgd_step(optimiser, w, g, v, lr=0.1)
+    w, v = sgd_step(optimiser, w, g, v, lr=torch.tensor(0.1))
+    w, v = sgd_step(optimiser, w, g, v, lr=torch.tensor(0.1))
     assert w["a"].item() == pytest.approx(1.43)
 
 

@@ -1,6 +1,5 @@
 """Run folders under fire: killed, interrupted, full, damaged, contested."""
 
-import dataclasses
 import json
 import os
 import random
@@ -17,8 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedntd import Config, Dataset, Diverged, FedntdError, federate, read_run
-from fedntd.config import to_toml
+from fedntd import Config, Dataset, Diverged, Federation, FedntdError, federate, read_run
 from fedntd.record import RunFolder, read_records
 
 Net = Callable[[], nn.Module]
@@ -150,7 +148,8 @@ def test_the_folder_holds_what_it_says(tmp_path: Path, blobs: Dataset, tiny_net:
     config = quick(make_config)
     records = list(federate(config, blobs, tiny_net(), out=tmp_path / "run"))
     run = read_run(tmp_path / "run")
-    assert run.config == config
+    assert run.config == Federation(config, blobs, tiny_net()).config
+    assert (run.config.data.name, run.config.model.name) == ("given:blobs", "given:TinyNet")
     assert run.records == records
     assert run.status == "finished"
     assert run.classes == ["0", "1", "2"]
@@ -259,5 +258,21 @@ def test_a_resumed_config_is_the_new_one(tmp_path: Path, blobs: Dataset, tiny_ne
     list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
     longer = quick(make_config, federation={"rounds": 4})
     list(federate(longer, blobs, tiny_net(), out=tmp_path / "run", resume=True))
-    assert (tmp_path / "run/config.toml").read_text() == to_toml(longer)
-    assert dataclasses.asdict(read_run(tmp_path / "run").config.federation)["rounds"] == 4
+    assert read_run(tmp_path / "run").config.federation.rounds == 4
+
+
+def test_fewer_rounds_than_were_played_are_refused(
+    tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    with pytest.raises(FedntdError, match=r"has played 3 rounds already, more than federation\.rounds = 2"):
+        list(
+            federate(quick(make_config, federation={"rounds": 2}), blobs, tiny_net(), out=tmp_path / "run", resume=True)
+        )
+    assert read_run(tmp_path / "run").config.federation.rounds == 3
+
+
+def test_objects_must_be_handed_over_again(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    with pytest.raises(FedntdError, match="this run's data 'blobs' was an object in Python"):
+        list(federate(read_run(tmp_path / "run").config, out=tmp_path / "run", resume=True))

@@ -12,6 +12,7 @@ from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
 from fedntd.federation import Diverged, Federation, federate
 from fedntd.models.functional import Batch, Model, Out
+from fedntd.presets import configure
 from fedntd.record import Record, Run, read_run
 
 try:
@@ -37,6 +38,7 @@ __all__ = [
     "Result",
     "Run",
     "Upload",
+    "configure",
     "federate",
     "from_tensors",
     "read_run",

@@ -86,7 +86,9 @@ def run(
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         records.close()
-        stderr.print(f"interrupted; go on with: fedntd run --resume --out {escape(str(out))}", soft_wrap=True)
+        started = (out / "config.toml").exists()
+        advice = f"go on with: fedntd run --resume --out {out}" if started else "nothing was written yet"
+        stderr.print(f"interrupted; {escape(advice)}", soft_wrap=True)
         raise typer.Exit(130) from None
     finished = [read_run(out)]
     if as_json:
@@ -188,6 +190,7 @@ def free_folder(path: Path) -> Path:
 
 def main() -> None:
     """Entry point: bad input is one sentence and exit code 2."""
+    sys.path.insert(0, "")  # as `python -m` has it, so that a method or model in the current folder can be named
     try:
         app()
     except FedntdError as error:

@@ -11,6 +11,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -28,6 +29,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "algorithm": ALGORITHMS,
 }
 # Parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys.
+GIVEN = "given:"  # begins the name of a dataset or model that was handed over as a Python object
 SUPPLIED = {"labels", "clients", "rng", "shape", "classes"}
 
 
@@ -98,10 +100,11 @@ class Measure:
 @dataclass(frozen=True)
 class Config:
     seed: int = 0
-    engine: str = "auto"  # "sequential": the clients one by one, on as many threads as `workers`
+    engine: str = "auto"  # "sequential": clients one by one; "vectorised": all in one step; auto: by the device
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
     precision: str = "fp32"  # of forward and backward passes; weights and optimiser stay in fp32 ("fp64": all of it)
     workers: int = 0  # clients trained side by side on a CPU, one thread each; 0: as many as cores
+    together: int = 0  # clients that the vectorised engine trains in one step; 0: the whole cohort
     checkpoint_seconds: float = 10.0  # save the state when this long has passed since the last time; 0: every round
     partition_seed: int | None = (
         None  # deal the data by this seed instead of `seed`: one partition for runs of all seeds
@@ -116,9 +119,14 @@ class Config:
 
     def __post_init__(self) -> None:
         require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
+        require(
+            self.partition_seed is None or self.partition_seed >= 0,
+            f"partition_seed must be at least 0, not {self.partition_seed}",
+        )
         require(self.workers >= 0, f"workers must be at least 0, not {self.workers}")
+        require(self.together >= 0, f"together must be at least 0, not {self.together}")
         require(self.checkpoint_seconds >= 0, f"checkpoint_seconds must be at least 0, not {self.checkpoint_seconds}")
-        require_one_of("engine", self.engine, ("auto", "sequential"))
+        require_one_of("engine", self.engine, ("auto", "sequential", "vectorised"))
         require_one_of("precision", self.precision, ("fp32", "tf32", "bf16", "fp64"))
         target("data", self.data.name)
         for section in ("partition", "model", "algorithm"):
@@ -134,6 +142,8 @@ def target(section: str, name: str) -> Callable[..., Any]:
     registry = REGISTRIES[section]
     if name in registry:
         return registry[name]
+    if name.startswith(GIVEN):
+        return partial(not_given_again, section, name)
     module, colon, attribute = name.partition(":")
     if not colon:
         raise FedntdError(
@@ -149,6 +159,13 @@ def target(section: str, name: str) -> Callable[..., Any]:
     if not callable(found):
         raise FedntdError(f"{section}.name = '{name}' is not a function or class")
     return found
+
+
+def not_given_again(section: str, name: str, **_: Any) -> None:
+    raise FedntdError(
+        f"this run's {section} '{name.removeprefix(GIVEN)}' was an object in Python, which no file can hold; "
+        f"hand it to federate() again"
+    )
 
 
 def call(section: str, choice: Choice, **supplied: Any) -> Any:
@@ -216,6 +233,9 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     return cls(**values)
 
 
+NAMES = ("partition.name", "model.name", "algorithm.name")
+
+
 def from_table(table: Mapping[str, Any]) -> Config:
     return build(Config, table)
 
@@ -235,13 +255,17 @@ def read(path: Path) -> dict[str, Any]:
 def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """The table with each "section.key=value" of `settings` put in; a value is read as TOML, else as a plain string.
 
+    Another partition, model or algorithm does not take over the keys of the one that the table had.
+
     >>> with_settings({"seed": 0}, ["seed=3", "algorithm.name=fedavg"])
     {'seed': 3, 'algorithm': {'name': 'fedavg'}}
     """
     result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
-    for setting in settings:
+    for setting in sorted(settings, key=lambda s: s.partition("=")[0].strip() not in NAMES):  # names first
         key, equals, text = setting.partition("=")
         require(bool(equals and key.strip()), f"--set takes key=value, such as seed=3, not '{setting}'")
+        if key.strip() in NAMES:
+            result[key.strip().removesuffix(".name")] = {}
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:

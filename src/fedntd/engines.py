@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context
 from fedntd.config import Optimiser
@@ -20,7 +23,7 @@ from fedntd.data.device import DevicePart
 from fedntd.local import train_client
 from fedntd.metrics import TEST_BATCH, Counts, count, in_batches
 from fedntd.models.functional import Model
-from fedntd.plan import Step
+from fedntd.plan import Plan
 from fedntd.tree import Weights
 
 T = TypeVar("T")
@@ -28,20 +31,21 @@ R = TypeVar("R")
 
 
 class Task(NamedTuple):
-    """One client's part of a round."""
+    """What a client will do in a round, as far as it is known beforehand."""
 
-    steps: list[Step]
-    ctx: Context
-    owned: Tensor  # places of its samples in the training part
+    plan: Plan
+    owned: NDArray[np.int64]  # places of its samples in the training part
     torch_seed: int  # for dropout
 
 
 class Trained(NamedTuple):
+    """What a cohort's training gave: every leaf is [client, ...], in the order of the tasks."""
+
     up: dict
     own: dict
     loss: Tensor
-    test: Counts | None  # the trained local model on the whole test part
-    train: Counts | None  # and on its own training samples
+    test: Counts | None  # the trained local models on the whole test part
+    train: Counts | None  # and on their own training samples
 
 
 @dataclass
@@ -70,19 +74,34 @@ class Sequential:
             self.models.put(self.model.copy())
         keep_freed_memory()
 
-    def train(self, tasks: Sequence[Task], measure: bool) -> list[Trained]:
-        """Train every task's client; `measure` its model afterwards."""
-        return self.side_by_side(lambda model, task: self.train_one(model, task, measure), tasks)
+    def prepare(self, tasks: list[Task]) -> list[Task]:
+        return tasks
 
-    def train_one(self, model: Model, task: Task, measure: bool) -> Trained:
-        batches = (self.train_part.batch(step.samples, step.draws) for step in task.steps)
+    def train(self, tasks: list[Task], contexts: list[Context], measure: bool) -> Trained:
+        """Train every task's client; `measure` its model afterwards."""
+        trained = self.side_by_side(
+            lambda model, pair: self.train_one(model, *pair, measure), list(zip(tasks, contexts, strict=True))
+        )
+        up, own, loss, test, train = zip(*trained, strict=True)
+        return Trained(
+            tree.stack(up),
+            tree.stack(own),
+            torch.stack(loss),
+            Counts(*map(torch.stack, zip(*test, strict=True))) if measure else None,
+            Counts(*map(torch.stack, zip(*train, strict=True))) if measure else None,
+        )
+
+    def train_one(self, model: Model, task: Task, ctx: Context, measure: bool) -> Trained:
+        batches = (self.train_part.batch(samples, draws) for samples, draws in task.plan.batches())
+        look_at = (self.train_part.batch(samples, None) for samples in task.plan.first(self.algorithm.measure_samples))
         with seeded(task.torch_seed if model.has_dropout else None):
-            result = train_client(self.algorithm, model, self.optimiser, batches, task.ctx)
-        up, own = self.algorithm.finish(result, task.ctx)
+            result = train_client(self.algorithm, model, self.optimiser, batches, ctx, look_at)
+        up, own = self.algorithm.finish(result, ctx)
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = count(model, result.w, self.test_part, in_batches(len(self.test_part)), self.classes)
-        train = count(model, result.w, self.train_part, task.owned.split(TEST_BATCH), self.classes)
+        owned = torch.from_numpy(task.owned).to(self.train_part.device).split(TEST_BATCH)
+        train = count(model, result.w, self.train_part, owned, self.classes)
         return Trained(up, own, result.loss, test, train)
 
     def test(self, w: Weights) -> Counts:

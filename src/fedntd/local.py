@@ -1,6 +1,6 @@
 """Local training: the only place where weights are trained, whoever calls it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from fedntd.algorithms.base import Context, Result
 from fedntd.config import Optimiser
 from fedntd.models.functional import Batch, Model
 from fedntd.optim import sgd_step
-from fedntd.tree import Weights
+from fedntd.tree import Tree, Weights
 
 
 def local_step(
@@ -24,11 +24,40 @@ def local_step(
 
 
 def train_client(
-    algorithm: FedAvg, model: Model, optimiser: Optimiser, batches: Iterable[Batch], ctx: Context
+    algorithm: FedAvg,
+    model: Model,
+    optimiser: Optimiser,
+    batches: Iterable[Batch],
+    ctx: Context,
+    look_at: Iterable[Batch] = (),
 ) -> Result:
-    """From the global weights through all of a client's batches; the momentum starts at zero."""
+    """From the global weights through all of a client's batches; the momentum starts at zero.
+
+    `look_at` are the batches of the algorithm's pass after training, if it has one.
+    """
     w, velocity, losses = ctx.w_g, tree.zeros_like(ctx.w_g), []
     for batch in batches:
         w, velocity, loss = local_step(algorithm, model, optimiser, w, velocity, batch, ctx)
         losses.append(loss)
-    return Result(w, len(losses), torch.stack(losses).mean())
+    measured = [(len(batch.y), algorithm.measure(model, w, batch, ctx)) for batch in look_at]
+    return Result(w, len(losses), torch.stack(losses).mean(), mean_over_samples(measured))
+
+
+def mean_over_samples(parts: Sequence[tuple[int | Tensor, Tree]]) -> dict:
+    """The mean over all samples, from means over some of them and how many those were (none: nothing counts)."""
+    if not parts:
+        return {}
+    total = sum(count for count, _ in parts)
+
+    def weighted(*means: Tensor) -> Tensor:
+        terms = [
+            torch.where(as_tensor(count, mean) > 0, mean * as_tensor(count, mean), 0)
+            for (count, _), mean in zip(parts, means, strict=True)
+        ]
+        return torch.stack(terms).sum(0) / total
+
+    return tree.map(weighted, *(means for _, means in parts))
+
+
+def as_tensor(count: int | Tensor, like: Tensor) -> Tensor:
+    return torch.as_tensor(count, dtype=like.dtype, device=like.device)

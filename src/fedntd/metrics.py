@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedntd.algorithms.losses import cross_entropy
 from fedntd.data.device import DevicePart
-from fedntd.models.functional import Model
+from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights
 
 Vector = NDArray[np.float64]
@@ -19,7 +19,10 @@ TEST_BATCH = 500  # fixed, since BatchNorm without running statistics sees which
 
 
 class Counts(NamedTuple):
-    """Of a model on some samples: right answers and samples of each class [C], and the summed cross-entropy."""
+    """Of a model on some samples: right answers and samples of each class [C], and the summed cross-entropy.
+
+    Of several models: the same with a leading axis.
+    """
 
     correct: Tensor
     total: Tensor
@@ -30,31 +33,32 @@ class Counts(NamedTuple):
         return (self.correct / self.total).cpu().numpy()
 
     @property
-    def accuracy(self) -> float:
-        return float(self.correct.sum() / self.total.sum())
+    def accuracy(self) -> Vector:
+        return (self.correct.sum(-1) / self.total.sum(-1)).cpu().numpy()
 
     @property
-    def mean_loss(self) -> float:
-        return float(self.loss / self.total.sum())
+    def mean_loss(self) -> Vector:
+        return (self.loss / self.total.sum(-1)).cpu().numpy()
 
 
 @torch.no_grad()
 def count(model: Model, w: Weights, part: DevicePart, samples: Sequence[slice | Tensor], classes: int) -> Counts:
     """Test `w` on the batches `samples` of `part`."""
-    correct, total = torch.zeros(2, classes, dtype=torch.float64, device=part.device)
-    loss = torch.zeros((), dtype=torch.float64, device=part.device)
-    for places in samples:
-        batch = part.plain(places)
-        logits = model.frozen(w, batch).logits
-        right = (logits.argmax(1) == batch.y).double()
-        correct.index_add_(0, batch.y, right)
-        total.index_add_(0, batch.y, torch.ones_like(right))
-        loss += cross_entropy(logits, batch.y).sum(dtype=torch.float64)
-    return Counts(correct, total, loss)
+    counts = [count_batch(model, w, part.plain(places), classes) for places in samples]
+    return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
 
 
-def in_batches(size: int) -> list[slice]:
-    return [slice(start, min(start + TEST_BATCH, size)) for start in range(0, size, TEST_BATCH)]
+def count_batch(model: Model, w: Weights, batch: Batch, classes: int) -> Counts:
+    logits = model.frozen(w, batch).logits
+    real = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+    of_class = ((batch.y[:, None] == torch.arange(classes, device=batch.y.device)) & real[:, None]).double()  # [B, C]
+    right = (logits.argmax(1) == batch.y).double()
+    loss = torch.where(real, cross_entropy(logits, batch.y), 0).sum(dtype=torch.float64)
+    return Counts(right @ of_class, of_class.sum(0), loss)
+
+
+def in_batches(size: int, batch: int = TEST_BATCH) -> list[slice]:
+    return [slice(start, min(start + batch, size)) for start in range(0, size, batch)]
 
 
 def in_local(class_accuracy: Vector, p: Vector) -> float:

@@ -1,5 +1,6 @@
 """The clients' optimiser: SGD with momentum and weight decay as pure functions, equal to torch.optim.SGD."""
 
+import torch
 from torch import Tensor
 
 from fedntd import tree
@@ -13,7 +14,7 @@ def learning_rate(optimiser: Optimiser, round: int) -> float:
 
 
 def sgd_step(
-    optimiser: Optimiser, w: Weights, gradient: Weights, velocity: Weights, lr: float
+    optimiser: Optimiser, w: Weights, gradient: Weights, velocity: Weights, lr: Tensor
 ) -> tuple[Weights, Weights]:
     """One step; returns new weights and new velocity (the momentum buffer, zero before the first step)."""
 
@@ -21,4 +22,5 @@ def sgd_step(
         return g.add(leaf, alpha=optimiser.weight_decay).add(v, alpha=optimiser.momentum)
 
     velocity = tree.map(accelerate, velocity, gradient, w)
-    return tree.map(lambda leaf, v: leaf.sub(v, alpha=lr), w, velocity), velocity
+    # with the rate as a tensor, a compiled step serves all rounds
+    return tree.map(lambda leaf, v: torch.addcmul(leaf, v, lr, value=-1), w, velocity), velocity

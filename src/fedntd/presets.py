@@ -4,10 +4,11 @@
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedntd.config import read
+from fedntd.config import Config, from_table, read, with_settings
 from fedntd.errors import FedntdError, did_you_mean
 
 BASES: dict[str, dict[str, Any]] = {
@@ -58,6 +59,15 @@ def preset(name: str) -> dict[str, Any]:
         partition = {"name": "iid"}
     base = BASES[dataset]
     return {"data": {"name": dataset}, "partition": partition, **{s: dict(t) for s, t in base.items()}}
+
+
+def configure(source: str, settings: Iterable[str] = ()) -> Config:
+    """The config that a file or a preset stands for, with some settings changed.
+
+    >>> configure("cifar10-s2", ["seed=3", "algorithm.beta=0.5"]).algorithm.options
+    {'beta': 0.5, 'tau': 1.0}
+    """
+    return from_table(with_settings(find_table(source), settings))
 
 
 def find_table(source: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -70,8 +71,9 @@ class Record:
     local_train_loss_std: float | None = None
 
 
-def mean_and_std(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {name: float(np.mean(values)), f"{name}_std": float(np.std(values))}
+def mean_and_std(name: str, values: Sequence[float] | np.ndarray) -> dict[str, float]:
+    with np.errstate(invalid="ignore", over="ignore"):  # a run about to diverge may have infinite losses
+        return {name: float(np.mean(values)), f"{name}_std": float(np.std(values))}
 
 
 @dataclass
@@ -138,6 +140,12 @@ class RunFolder:
         file = self.path / "checkpoint.safetensors"
         state = load_checkpoint(file, device) if file.exists() else None
         kept = state.round if state else 0
+        rounds = self.config.federation.rounds
+        require(
+            kept <= rounds,
+            f"{self.path} has played {kept} rounds already, more than federation.rounds = {rounds}; "
+            f"ask for at least {kept}",
+        )
         records = read_records(self.path / "records.jsonl")[:kept]
         require(
             len(records) == kept,
@@ -166,6 +174,7 @@ class RunFolder:
             sync(self.path / "records.jsonl")  # a checkpoint must never be ahead of the records on disk
             contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
             save_file(contiguous, aside, metadata={"round": str(state.round)})
+            shutil.copymode(self.path / "records.jsonl", aside)  # safetensors lets nobody else read its files
             sync(aside)
             os.replace(aside, self.path / "checkpoint.safetensors")
         self.saved_round, self.saved_at = state.round, time.monotonic()

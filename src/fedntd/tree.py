@@ -25,7 +25,8 @@ def map(f: Callable[..., Tensor], tree: Tree, *rest: Tree) -> dict:
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    return list(flatten(tree).values())
+    """In the order of their names: a tree read back from a file may have its keys in another order."""
+    return [leaf for _, leaf in sorted(flatten(tree).items())]
 
 
 def add(a: Tree, b: Tree) -> dict:

@@ -26,7 +26,7 @@ class Table:
 
 
 def loss(algorithm: FedAvg, local: Tensor, globally: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-    ctx = Context({"logits": globally}, {}, {}, lr=0.1, momentum=0.9)
+    ctx = Context({"logits": globally}, {}, {}, lr=torch.tensor(0.1), momentum=0.9)
     return algorithm.loss(Table(), {"logits": local}, Batch(torch.zeros(len(y)), y, mask), ctx)  # type: ignore[arg-type]
 
 

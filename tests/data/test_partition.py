@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedntd import FedntdError
-from fedntd.data.partition import class_counts, iid, lda, sharding
+from fedntd.data.partition import check_parts, class_counts, iid, lda, sharding
 from fedntd.rng import generator
 
 
@@ -60,7 +60,7 @@ def test_sharding_with_too_few_samples_for_its_shards():
         sharding(balanced(10, 5), 50, generator(0, "p"), 4)
 
 
-@given(clients=st.integers(1, 20), alpha=st.floats(0.2, 100), min_size=st.integers(0, 5), seed=st.integers(0, 99))
+@given(clients=st.integers(1, 20), alpha=st.floats(0.2, 100), min_size=st.integers(1, 5), seed=st.integers(0, 99))
 def test_lda(clients: int, alpha: float, min_size: int, seed: int):
     labels = balanced(5, 60)
     parts = lda(labels, clients, generator(seed, "partition"), alpha, min_size)
@@ -106,6 +106,20 @@ def test_hopeless_requests_are_refused_at_once():
             partition(balanced(10, 50), 600, generator(0, "p"))
     with pytest.raises(FedntdError, match=r"partition\.alpha must be above 0"):
         lda(balanced(10, 50), 5, generator(0, "p"), 0.0)
+    with pytest.raises(FedntdError, match=r"partition\.min_size must be at least 1"):
+        lda(balanced(10, 50), 5, generator(0, "p"), 0.1, min_size=0)
+
+
+def test_a_partition_of_ones_own_is_checked():
+    good = [np.array([0, 1]), np.array([2])]
+    check_parts(good, 3, "mine")
+    for parts, sentence in (
+        ([np.array([0]), np.array([], dtype=int)], "gave client 1 no samples"),
+        ([np.array([0, 1]), np.array([1])], "to more than one client"),
+        ([np.array([0]), np.array([3])], "beyond the 3 training samples"),
+    ):
+        with pytest.raises(FedntdError, match=f"partition 'mine' gave .*{sentence.removeprefix('gave ')}"):
+            check_parts(parts, 3, "mine")
 
 
 @given(samples=st.integers(1, 200), data=st.data())

@@ -1,6 +1,54 @@
 """The methods, one file each. To add one: write the file and add a line here; tests/test_contract.py then checks it."""
 
+from fedntd.algorithms.fedacg import FedACG
+from fedntd.algorithms.fedasam import FedASAM
 from fedntd.algorithms.fedavg import FedAvg
+from fedntd.algorithms.fedavgm import FedAvgM
+from fedntd.algorithms.fedcurv import FedCurv
+from fedntd.algorithms.feddecorr import FedDecorr
+from fedntd.algorithms.feddyn import FedDyn
+from fedntd.algorithms.fedexp import FedExP
+from fedntd.algorithms.fedkd import FedKD
+from fedntd.algorithms.fedkd_ntd import FedKDNTD
+from fedntd.algorithms.fedlc import FedLC
+from fedntd.algorithms.fedlmd import FedLMD
+from fedntd.algorithms.fednova import FedNova
+from fedntd.algorithms.fednova_released import FedNovaReleased
 from fedntd.algorithms.fedntd import FedNTD
+from fedntd.algorithms.fedntd_mse import FedNTDMSE
+from fedntd.algorithms.fedopt import FedOpt
+from fedntd.algorithms.fedprox import FedProx
+from fedntd.algorithms.fedrs import FedRS
+from fedntd.algorithms.fedsam import FedSAM
+from fedntd.algorithms.fedsol import FedSOL
+from fedntd.algorithms.moon import Moon
+from fedntd.algorithms.scaffold import Scaffold
 
-ALGORITHMS: dict[str, type[FedAvg]] = {"fedavg": FedAvg, "fedntd": FedNTD}
+ALGORITHMS: dict[str, type[FedAvg]] = {
+    "fedavg": FedAvg,
+    "fedntd": FedNTD,
+    # what the paper compares FedNTD with, and its ablations
+    "fedcurv": FedCurv,
+    "fedprox": FedProx,
+    "fednova": FedNova,
+    "fednova-released": FedNovaReleased,
+    "scaffold": Scaffold,
+    "moon": Moon,
+    "fedkd": FedKD,
+    "fedkd-ntd": FedKDNTD,
+    "fedntd-mse": FedNTDMSE,
+    # beyond the paper: on the server
+    "fedavgm": FedAvgM,
+    "fedopt": FedOpt,
+    "fedexp": FedExP,
+    "fedacg": FedACG,
+    # and on the clients
+    "feddyn": FedDyn,
+    "fedlc": FedLC,
+    "fedrs": FedRS,
+    "fedlmd": FedLMD,
+    "feddecorr": FedDecorr,
+    "fedsam": FedSAM,
+    "fedasam": FedASAM,
+    "fedsol": FedSOL,
+}

@@ -16,6 +16,11 @@ from fedntd.tree import Tree, Weights
 class FedAvg:
     """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
 
+    @property
+    def auxiliary_data(self) -> bool:
+        """Whether it needs data that belongs to no client."""
+        return False
+
     def init_server(self, w: Weights) -> dict:
         """State of the server before the first round."""
         return {}
@@ -24,8 +29,12 @@ class FedAvg:
         """State of a client before it is first sampled."""
         return {}
 
+    def send(self, w_g: Weights, server: Tree) -> Weights:
+        """The weights that clients receive as theirs to start from: a client's `ctx.w_g`."""
+        return w_g
+
     def broadcast(self, server: Tree) -> dict:
-        """What every client of the cohort receives besides the global weights."""
+        """What every client of the cohort receives besides those weights."""
         return {}
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
@@ -36,6 +45,15 @@ class FedAvg:
         """The direction of one local step, and the loss; for methods that look at more than one point."""
         return grad_and_value(lambda w: self.loss(model, w, batch, ctx))(w)
 
+    @property
+    def measure_samples(self) -> int:
+        """How many of its samples a client looks at once more after training, in `measure`; 0: no such pass."""
+        return 0
+
+    def measure(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> dict:
+        """After training: a tree of means over the samples of one batch. `finish` gets the mean over all batches."""
+        return {}
+
     def finish(self, result: Result, ctx: Context) -> Upload:
         """What a client sends after local training, and what it keeps."""
         return Upload(up={"delta": tree.sub(result.w, ctx.w_g)}, own={})
@@ -43,6 +61,7 @@ class FedAvg:
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """New global weights and server state, from the uploads stacked [client, ...] and the clients' weights `p`.
 
-        `fraction` is the share of all clients that took part.
+        `w_g` are the global weights before `send`. `p` sums to 1 over the cohort, and `fraction` is the cohort's share
+        of all clients' weight, so that `fraction * p` are the clients' shares of the whole federation.
         """
         return tree.add(w_g, tree.weighted_mean(up["delta"], p)), {}

@@ -25,7 +25,7 @@ class FedNTD(FedAvg):
         require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the paper uses 1.0")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
-        """Equation 9: L_CE(q, y) + beta * L_NTD(q~, q~_g), with tau^2 as in the released code (at tau = 1 the same)."""
+        """L = L_CE(q, y) + beta * L_NTD(q~, q~_g), with tau^2 as in the released code (at tau = 1 the same)."""
         z, z_g = model(w, batch).logits, model.frozen(ctx.w_g, batch).logits
         log_q = (not_true(z, batch.y) / self.tau).log_softmax(-1)
         q_g = (not_true(z_g, batch.y) / self.tau).softmax(-1)

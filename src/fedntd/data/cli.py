@@ -109,13 +109,12 @@ def partition(
 
     Example: fedntd data partition cifar10-lda0.1 --set seed=1 -o partition.png
     """
-    from fedntd.config import from_table, with_settings
     from fedntd.federation import deal, load_dataset
-    from fedntd.presets import find_table
+    from fedntd.presets import configure
     from fedntd.report.figures import partition_figure, save_figure
     from fedntd.report.summary import partition_title
 
-    config = from_table(with_settings(find_table(source), settings or []))
+    config = configure(source, settings or [])
     dataset = load_dataset(config)
     labels = dataset.train.y.numpy()
     counts = class_counts(labels, deal(config, labels), len(dataset.classes))

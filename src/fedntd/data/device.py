@@ -47,18 +47,21 @@ class DevicePart:
     def batch(self, samples: NDArray[np.int64], draws: Draws | None) -> Batch:
         """Samples as they are trained on."""
         index = torch.from_numpy(samples).to(self.device, non_blocking=True)
+        return self.gather(index, Draws(*(d.to(self.device, non_blocking=True) for d in draws)) if draws else None)
+
+    def gather(self, index: Tensor, draws: Draws | None) -> Batch:
+        """The same, given all on the device."""
         if draws is None or self.augment is None or not self.is_image:
             return self.plain(index)
-        on_device = Draws(*(d.to(self.device, non_blocking=True) for d in draws))
         _, height, width, channels = self.samples.shape
-        row, column, inside = self.augment.source(on_device, height, width)
+        row, column, inside = self.augment.source(draws, height, width)
         pixel = (index[:, None, None] * height + row[:, :, None]) * width + column[:, None, :]
         pixels = self.samples.view(-1, channels).index_select(0, pixel.flatten()).view(-1, height, width, channels)
         if self.augment.pad and not self.augment.reflect:
             pixels = torch.where(inside[..., None], pixels, 0)  # black before normalisation
         x = self.normalise(pixels)
         if self.augment.cutout:
-            x.masked_fill_(self.augment.holes(on_device, height, width)[..., None], 0)  # zero after normalisation
+            x.masked_fill_(self.augment.holes(draws, height, width)[..., None], 0)  # zero after normalisation
         return Batch(channels_first(x), self.y[index])
 
     def normalise(self, pixels: Tensor) -> Tensor:

@@ -64,6 +64,9 @@ def lda(
     """
     check_enough(len(labels), clients, min_size, "partition.min_size")
     require(alpha > 0, f"partition.alpha must be above 0, not {alpha}")
+    require(
+        min_size >= 1, f"partition.min_size must be at least 1, not {min_size}; a client without samples cannot train"
+    )
     of_class = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
     cuts = first_valid_cuts([len(members) for members in of_class], clients, rng, alpha, min_size)
     pieces = [np.split(rng.permutation(members), c[:-1]) for members, c in zip(of_class, cuts, strict=True)]
@@ -104,6 +107,18 @@ def check_enough(samples: int, clients: int, each: int = 1, key: str = "") -> No
         f"federation.clients = {clients} clients{wanted} need more than the {samples} training samples there are; "
         f"at most {samples // max(each, 1)} clients are possible",
     )
+
+
+def check_parts(parts: list[Indices], samples: int, name: str) -> None:
+    """What a partition of one's own must keep to: every client has samples, and no sample has two owners."""
+    for k, part in enumerate(parts):
+        require(len(part) > 0, f"partition '{name}' gave client {k} no samples; every client needs at least one")
+    together = np.concatenate(parts)
+    require(
+        bool(together.min() >= 0 and together.max() < samples),
+        f"partition '{name}' gave out indices beyond the {samples} training samples",
+    )
+    require(len(np.unique(together)) == len(together), f"partition '{name}' gave a sample to more than one client")
 
 
 def class_counts(labels: Indices, parts: list[Indices], classes: int) -> NDArray[np.int64]:

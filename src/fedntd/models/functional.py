@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -42,16 +41,17 @@ class BatchStatNorm(nn.Module):
 
     mask: Tensor | None
 
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, eps: float = 1e-5, affine: bool = True) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        self.weight = nn.Parameter(torch.ones(channels), requires_grad=affine)
+        self.bias = nn.Parameter(torch.zeros(channels), requires_grad=affine)
         self.register_buffer("mask", torch.empty(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.mask is None or self.mask.numel() == 0:
-            return F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
+            # not F.batch_norm, which refuses a batch of one sample with one pixel
+            return torch.batch_norm(x, self.weight, self.bias, None, None, True, 0.0, self.eps, x.is_cuda)
         along = [0, *range(2, x.ndim)]
         per_sample = self.mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         count = per_sample.sum() * (x[0, 0].numel())
@@ -65,7 +65,7 @@ class Model:
     """`model(w, batch)` runs the network with weights `w` in the precision asked for; logits come back in that of w."""
 
     def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
-        self.module = use_batch_statistics(module).train()
+        self.module = use_batch_statistics(copy.deepcopy(module)).train()  # the caller's own stays as it is
         self.has_dropout = any(isinstance(m, _DropoutNd) for m in self.module.modules())
         self.masked = [f"{name}.mask" for name, m in self.module.named_modules() if isinstance(m, BatchStatNorm)]
         self.compute = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
@@ -73,8 +73,9 @@ class Model:
         self.module.to(self.storage)
 
     def weights(self) -> Weights:
-        """A copy of the module's own weights, to start from."""
-        weights = {name: p.detach().clone().contiguous() for name, p in self.module.named_parameters()}
+        """A copy of the module's own weights, to start from; those that want no gradient stay as they are."""
+        parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+        weights = {name: p.detach().clone().contiguous() for name, p in parameters.items()}
         require(bool(weights), "the model has no parameters to train")
         for name, w in weights.items():
             require(bool(w.isfinite().all()), f"the model's initial weights '{name}' are not finite")
@@ -122,7 +123,7 @@ class Model:
 def use_batch_statistics(module: nn.Module) -> nn.Module:
     """Replace every BatchNorm by one without running statistics, keeping its scale and shift."""
     if isinstance(module, _BatchNorm):
-        norm = BatchStatNorm(module.num_features, module.eps)
+        norm = BatchStatNorm(module.num_features, module.eps, module.affine)
         if module.affine:
             norm.weight.data.copy_(module.weight.data)
             norm.bias.data.copy_(module.bias.data)

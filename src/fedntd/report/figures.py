@@ -161,7 +161,7 @@ def class_accuracy(runs: Sequence[Run]) -> Figure:
 
 def partition_map(run: Run) -> Figure:
     """Figure 3, of the whole federation."""
-    return partition_figure(run.counts, run.classes, partition_title(run))
+    return partition_figure(run.counts, run.classes, partition_title(run.config))
 
 
 def partition_figure(counts: np.ndarray, classes: Sequence[str], title: str) -> Figure:
@@ -265,17 +265,22 @@ def save_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
     for i, run in enumerate(partitions, start=1):
         figures["partition" if len(partitions) == 1 else f"partition-{i}"] = lambda run=run: partition_map(run)
 
-    files = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, make in figures.items():
-            figure = make()
-            for ending in ("png", "pdf"):
-                file, aside = folder / f"{name}.{ending}", folder / f"{name}.part.{ending}"
-                with styled():
-                    figure.savefig(aside, dpi=200)
-                os.replace(aside, file)
-                files.append(file)
-    except OSError as error:
-        raise FedntdError(f"figures cannot be written to {folder}: {error.strerror}") from error
+    files = [folder / f"{name}.{ending}" for name in figures for ending in ("png", "pdf")]
+    for name, make in figures.items():
+        save_figure(make(), folder / f"{name}.png", folder / f"{name}.pdf")
     return files
+
+
+def save_figure(figure: Figure, *files: Path) -> None:
+    """Write a figure, in the form that each name's ending asks for: aside, then moved into place."""
+    for file in files:
+        aside = file.with_stem(f"{file.stem}.part")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with styled():
+                figure.savefig(aside, dpi=200)
+            os.replace(aside, file)
+        except OSError as error:
+            raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
+        except ValueError as error:  # an ending that matplotlib does not know
+            raise FedntdError(f"{file} cannot be written: {str(error).splitlines()[0]}") from error

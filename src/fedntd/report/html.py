@@ -71,7 +71,9 @@ def render(runs: Sequence[Run], title: str | None) -> str:
         settings=settings(runs, unique(key for run in runs for key in flat(run.config))),
         costs=[cost_row(run) for run in runs],
         environment=environments(runs),
-        partitions=[{"title": summary.partition_title(run), "most": int(run.counts.max())} for run in partitions],
+        partitions=[
+            {"title": summary.partition_title(run.config), "most": int(run.counts.max())} for run in partitions
+        ],
         css=text("report.css"),
         js=text("report.js"),
         data=embedded(

@@ -75,9 +75,9 @@
     if (!set.side) return data.curves.map((_, i) => line(i, set.measure));
     const global = { css: "global", colour: "", status: "", spread: null };
     return [
-      line(set.curve, `${set.side}_local`, { label: "local models", dash: "" }),
-      line(set.curve, `global_${set.side}_before`, { ...global, label: "global, before", dash: "3 2" }),
-      line(set.curve, `global_${set.side}_after`, { ...global, label: "global, after", dash: "" }),
+      line(Number(set.curve), `${set.side}_local`, { label: "local models", dash: "" }),
+      line(Number(set.curve), `global_${set.side}_before`, { ...global, label: "global, before", dash: "3 2" }),
+      line(Number(set.curve), `global_${set.side}_after`, { ...global, label: "global, after", dash: "" }),
     ];
   }
 
@@ -121,11 +121,14 @@
     const right = named ? widest + 18 : 12;
     const height = box.clientWidth < 560 ? 240 : box.classList.contains("large") ? 380 : 270;
     const left = Math.max(...yTicks.at.map((v) => textWidth(v.toFixed(yTicks.decimals)))) + 12;
-    const label = `${set.y} by ${set.x}: ` + lines.map((line) => `${line.label} ends at ${show(line.y.at(-1))}`).join(", ");
+    const ends = lines.map((line) => `${line.label} ends at ${show(line.y.at(-1))}`);
+    const label = `${set.y} by ${set.x}: ${ends.join(", ")}`;
     const { svg, area } = picture(box, { left, right, top: 26, bottom: 42 }, height, label);
     const x = (v) => area.left + ((v - x0) / (x1 - x0)) * (area.right - area.left);
     const y = (v) => area.bottom - ((v - y0) / (y1 - y0)) * (area.bottom - area.top);
     const point = (line, values, i) => `${x(line.x[i]).toFixed(1)} ${y(values[i]).toFixed(1)}`;
+    const dot = (parent, line, i) =>
+      add(parent, "circle", { class: `dot ${line.css}`, cx: x(line.x[i]), cy: y(line.y[i]), r: 4, fill: line.colour });
     const path = (line, values) => "M" + values.map((_, i) => point(line, values, i)).join("L");
 
     add(svg, "text", { x: 0, y: 12 }, set.y);
@@ -137,22 +140,22 @@
 
     for (const line of lines.filter((one) => one.spread && !smooth)) {
       const [above, below] = [1, -1].map((sign) => line.y.map((v, i) => v + sign * line.spread[i]));
-      const outline = above.map((_, i) => point(line, above, i)).concat(below.map((_, i) => point(line, below, i)).reverse());
-      add(svg, "path", { class: "band", d: `M${outline.join("L")}Z`, fill: line.colour });
+      const back = below.map((_, i) => point(line, below, i)).reverse();
+      add(svg, "path", { class: "band", d: `${path(line, above)}L${back.join("L")}Z`, fill: line.colour });
     }
     for (const line of lines) {
       const style = { stroke: line.colour, "stroke-dasharray": line.dash };
       if (smooth) add(svg, "path", { class: "raw", d: path(line, line.y), ...style });
       const drawn = smooth ? movingAverage(line.y) : line.y;
       add(svg, "path", { class: `line ${line.css}`, d: path(line, drawn), "data-curve": line.curve, ...style });
-      if (line.x.length === 1) add(svg, "circle", { class: `dot ${line.css}`, cx: x(line.x[0]), cy: y(drawn[0]), r: 4, fill: line.colour });
+      if (line.x.length === 1) dot(svg, line, 0);
       if (line.status === "failed") {
         const [px, py] = [x(line.x.at(-1)), y(drawn.at(-1))];
         add(svg, "path", { class: "mark", d: `M${px - 4} ${py - 4}l8 8m0 -8l-8 8` });
       }
     }
     if (named) nameEnds(svg, lines, area, x, y);
-    crosshair(box, svg, area, lines, { x, y, x0, x1, byRound, show, unit: set.x });
+    crosshair(svg, area, lines, { x, x0, x1, byRound, show, dot, unit: set.x });
   }
 
   // Beside the last point of each line that goes on to the end, moved apart where they would overlap.
@@ -166,7 +169,7 @@
   }
 
   // The vertical line that follows the pointer (or the arrow keys) and tells the value of every run there.
-  function crosshair(box, svg, area, lines, { x, y, x0, x1, byRound, show, unit }) {
+  function crosshair(svg, area, lines, { x, x0, x1, byRound, show, dot, unit }) {
     const places = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
     const layer = add(svg, "g", { visibility: "hidden" });
     let current = places.length - 1;
@@ -180,8 +183,9 @@
         // By round, what was measured in that very round; by traffic or time, what had been reached by then.
         const i = byRound ? line.x.indexOf(place) : line.x.findLastIndex((v) => v <= place);
         if (i < 0 || (!byRound && place > line.x.at(-1))) continue;
-        add(layer, "circle", { class: `dot ${line.css}`, cx: x(line.x[i]), cy: y(line.y[i]), r: 4, fill: line.colour });
-        rows.push({ ...line, value: line.y[i], text: show(line.y[i]) + (line.spread ? ` ± ${show(line.spread[i]).replace(" %", "")}` : "") });
+        dot(layer, line, i);
+        const spread = line.spread ? ` ± ${show(line.spread[i]).replace(" %", "")}` : "";
+        rows.push({ ...line, value: line.y[i], text: show(line.y[i]) + spread });
       }
       rows.sort((a, b) => b.value - a.value);
       tip(byRound ? `round ${place}` : `${place.toFixed(2)} ${unit}`, rows, clientX, clientY);
@@ -224,11 +228,13 @@
     const most = Math.max(...z.map((column) => Math.max(...column)));
     const sizes = isAccuracy ? [] : z.map((column) => column.reduce((a, b) => a + b, 0));
 
-    const rowHeight = limit(300 / rows.length, 3, 18), strip = isAccuracy ? 6 : 40; // above the rows: half a line of text, or the bars
+    const rowHeight = limit(300 / rows.length, 3, 18);
+    const strip = isAccuracy ? 6 : 40; // above the rows: half a line of text, or the bars
     const left = Math.min(box.clientWidth < 560 ? 84 : 120, Math.max(...rows.map(textWidth)) + 10);
     const what = isAccuracy ? "accuracy of each class by round" : "samples of each class by client";
     const height = strip + rows.length * rowHeight + 42;
     const { svg, area } = picture(box, { left, right: 14, top: strip, bottom: 42 }, height, `${set.label}: ${what}`);
+    const inside = { x: area.left, y: area.top, height: area.bottom - area.top };
     const cell = (area.right - area.left) / columns;
 
     const canvas = document.createElement("canvas");
@@ -238,19 +244,16 @@
       image.data.set(isAccuracy ? accuracyColour(value) : countColour(value / most), 4 * (j * z.length + i));
     }));
     context.putImageData(image, 0, 0);
-    add(svg, "rect", { class: "blank", x: area.left, y: area.top, width: area.right - area.left, height: area.bottom - area.top });
-    add(svg, "image", {
-      x: area.left, y: area.top, width: cell * z.length, height: area.bottom - area.top,
-      preserveAspectRatio: "none", href: canvas.toDataURL(),
-    });
+    add(svg, "rect", { class: "blank", ...inside, width: cell * columns });
+    add(svg, "image", { ...inside, width: cell * z.length, preserveAspectRatio: "none", href: canvas.toDataURL() });
     if (!isAccuracy && Math.min(cell, rowHeight) > 5) {
       const across = rows.map((_, j) => `M${area.left} ${area.top + j * rowHeight}H${area.right}`);
       const down = z.map((_, i) => `M${area.left + i * cell} ${area.top}V${area.bottom}`);
       add(svg, "path", { class: "mesh", d: across.concat(down).join("") });
     }
     sizes.forEach((size, i) => {
-      const tall = (size / Math.max(...sizes)) * (strip - 10);
-      add(svg, "rect", { class: "bar", x: area.left + i * cell, y: strip - 6 - tall, width: Math.max(cell - 1, cell * 0.7), height: tall });
+      const width = Math.max(cell - 1, cell * 0.7), tall = (size / Math.max(...sizes)) * (strip - 10);
+      add(svg, "rect", { class: "bar", x: area.left + i * cell, y: strip - 6 - tall, width, height: tall });
     });
 
     const every = [1, 2, 5, 10, 20, 50, 100].find((n) => n * rowHeight >= 13) || 100;
@@ -275,11 +278,12 @@
       if (!z[i] || j >= rows.length || (j < 0 && isAccuracy)) return leave();
       const title = `${isAccuracy ? "round" : "client"} ${i + first}`;
       const text = (v) => (v === null ? "–" : isAccuracy ? `${(100 * v).toFixed(1)} %` : v.toLocaleString("en"));
-      const inAll = { label: "all classes", text: text(sizes[i] ?? null) };
+      const told = j < 0 ? [] : [{ label: rows[j], text: text(z[i][j]) }];
+      if (!isAccuracy) told.push({ label: "all classes", text: text(sizes[i]) });
       frame.setAttribute("visibility", j < 0 ? "hidden" : "visible");
       frame.setAttribute("x", area.left + i * cell);
       frame.setAttribute("y", area.top + j * rowHeight);
-      tip(title, [...(j < 0 ? [] : [{ label: rows[j], text: text(z[i][j]) }]), ...(isAccuracy ? [] : [inAll])], event.clientX, event.clientY);
+      tip(title, told, event.clientX, event.clientY);
     });
   }
 
@@ -333,11 +337,12 @@
 
   function draw() {
     hideTip();
-    for (const figure of document.querySelectorAll("figure[data-curve]")) figure.hidden = hidden.has(Number(figure.dataset.curve));
+    for (const figure of document.querySelectorAll("figure[data-curve]")) {
+      figure.hidden = hidden.has(Number(figure.dataset.curve));
+    }
     for (const box of document.querySelectorAll(".chart")) {
-      if (!box.clientWidth) continue; // of a hidden run
       box.replaceChildren();
-      (box.dataset.heat ? drawHeat : drawLines)(box);
+      if (box.clientWidth) (box.dataset.heat ? drawHeat : drawLines)(box);
     }
   }
 
@@ -367,9 +372,9 @@
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
         const value = (row) => row.cells[column].dataset.sort;
         const compare = (a, b) => (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
-        const rows = [...body.rows].filter((row) => value(row) !== ""), rest = [...body.rows].filter((row) => value(row) === "");
+        const rows = [...body.rows].filter((row) => value(row) !== "");
         rows.sort((a, b) => (down ? -1 : 1) * compare(value(a), value(b)));
-        body.append(...rows, ...rest); // without a value: last, either way
+        body.prepend(...rows); // those without a value stay last, either way
       });
     });
   }

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedntd.config import flat
+from fedntd.config import Config, flat
 from fedntd.metrics import moving_average
 from fedntd.record import Run
 
@@ -203,8 +203,7 @@ def is_number(value: float | None) -> bool:
     return value is not None and bool(np.isfinite(value))
 
 
-def partition_title(run: Run) -> str:
-    config = run.config
+def partition_title(config: Config) -> str:
     options = ", ".join(f"{key} = {show(value)}" for key, value in config.partition.options.items())
     seed = config.seed if config.partition_seed is None else config.partition_seed
     name = thing(config.partition.name) + (f" ({options})" if options else "")

@@ -1,0 +1,121 @@
+"""How fast the vectorised engine is on this GPU, against the loop engine on the same GPU, in one run.
+
+    PYTHONPATH=src python benchmarks/gpu.py [--data DIR] [--only NAME ...] [--out FILE.json]
+
+Every row is a setting of a FedNTD run of 200 rounds on CIFAR-10 (batch 50, 5 epochs, full augmentation, class-wise
+accuracy of the global model every round). A round is timed as the median over some rounds after the first, which
+compiles and is shown apart; "200 rounds" is 200 times that. The loop's round is timed in the same process.
+
+TFLOP/s counts the multiplications and additions of the convolutions and linear layers alone: 3 forward passes a
+trained sample (one forward, two backward, but no gradient of the images), 1 for the teacher, 1 a tested sample. Without
+the CIFAR-10 files, random images of the same shape are used, which take the same time.
+"""
+
+import argparse
+import json
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cpu_round import cifar10_or_noise
+from fedntd import Dataset, Federation
+from fedntd.config import from_table
+from fedntd.presets import preset
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "s=2, bf16": {"precision": "bf16"},
+    "s=2, TF32": {"precision": "tf32"},
+    "s=2, fp32": {"precision": "fp32"},
+    "s=2, bf16, every local model tested": {"precision": "bf16", "measure": {"local_every": 1}},
+    "LDA 0.1, bf16": {"precision": "bf16", "preset": "cifar10-lda0.1"},
+    "s=2, bf16, sampling ratio 1.0": {"precision": "bf16", "federation": {"clients": 100, "ratio": 1.0}},
+    "s=2, bf16, ResNet-10": {"precision": "bf16", "model": {"name": "resnet10"}},
+}
+MEGAFLOP = {"cnn": 35.3, "resnet10": 507.0}  # of one forward pass on 32x32 images
+FIRST_LAYER = {"cnn": 4.9, "resnet10": 3.5}  # whose data gradient is not needed
+BF16_PEAK = 790.0  # TFLOP/s of large bf16 products, as measured on an H200
+
+
+def set_up(dataset: Dataset, engine: str, settings: dict[str, Any]) -> Federation:
+    settings = dict(settings)
+    base = preset(settings.pop("preset", "cifar10-s2"))
+    return Federation(from_table(base | {"measure": {"local_every": 0}} | settings | {"engine": engine}), dataset)
+
+
+def seconds_a_round(federation: Federation, rounds: int) -> tuple[float, float, float]:
+    """Of the first round, the median of those after it, and trained samples a second in those."""
+    started = time.perf_counter()
+    federation.play_round()
+    first = time.perf_counter() - started
+    records = [federation.play_round() for _ in range(rounds)]
+    seconds = [record.seconds for record in records]
+    epochs = federation.config.federation.local_epochs
+    samples = [epochs * sum(len(federation.parts[k]) for k in record.cohort) for record in records]
+    return first, float(np.median(seconds)), sum(samples) / sum(seconds)
+
+
+def teraflops(federation: Federation, samples_a_second: float, seconds: float) -> float:
+    """Achieved, by the arithmetic that cannot be avoided."""
+    name = federation.config.model.name
+    trained = samples_a_second * (4 * MEGAFLOP[name] - FIRST_LAYER[name])
+    models = 1 + (round(federation.config.federation.clients * federation.config.federation.ratio)
+                  if federation.config.measure.local_every else 0)  # fmt: skip
+    tested = models * len(federation.dataset.test.y) / seconds * MEGAFLOP[name]
+    return (trained + tested) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="", help="folder of the CIFAR-10 files; empty: the data folder")
+    parser.add_argument("--only", nargs="+", default=list(SETTINGS), help="names of rows")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds to time")
+    parser.add_argument("--out", type=Path, help="also write the table as JSON")
+    arguments = parser.parse_args()
+
+    dataset, what = cifar10_or_noise(arguments.data)
+    print(f"{date.today()}  {torch.cuda.get_device_name()}, torch {torch.__version__}, {what}\n")
+    columns = {"first round": 12, "a round": 10, "200 rounds": 12, "loop": 9, "ratio": 7, "TFLOP/s": 9, "floor": 7}
+    print(f"{'setting':40}" + "".join(f"{name:>{width}}" for name, width in columns.items()))
+    rows = []
+    for name in arguments.only:
+        federation = set_up(dataset, "vectorised", SETTINGS[name])
+        few = 5 if "ResNet" in name or "1.0" in name else arguments.rounds
+        first, seconds, rate = seconds_a_round(federation, few)
+        achieved = teraflops(federation, rate, seconds)
+        loop = loop_rate = float("nan")
+        if "1.0" not in name:  # there the loop would take a minute a round
+            _, loop, loop_rate = seconds_a_round(set_up(dataset, "sequential", SETTINGS[name]), 1)
+        row = {
+            "setting": name,
+            "first round": first,
+            "round": seconds,
+            "200 rounds": 200 * seconds,
+            "loop round": loop,
+            "ratio": rate / loop_rate,
+            "TFLOP/s": achieved,
+            "share of the floor": achieved / BF16_PEAK,
+            "samples a second": rate,
+        }
+        rows.append(row)
+        print(
+            f"{name:40}{first:10.1f} s{1000 * seconds:7.1f} ms{200 * seconds:10.1f} s{loop:7.2f} s{row['ratio']:6.1f}x"
+            f"{achieved:9.0f}{100 * achieved / BF16_PEAK:6.0f}%",
+            flush=True,
+        )
+        if arguments.out:
+            arguments.out.write_text(json.dumps(rows, indent=1))
+    by_name = {row["setting"]: row for row in rows}
+    if {"s=2, bf16", "LDA 0.1, bf16"} <= by_name.keys():
+        ratio = by_name["s=2, bf16"]["samples a second"] / by_name["LDA 0.1, bf16"]["samples a second"]
+        print(f"\nLDA 0.1 takes {ratio:.2f} times the seconds per trained sample of sharding")
+    if {"s=2, bf16", "s=2, bf16, sampling ratio 1.0"} <= by_name.keys():
+        ratio = by_name["s=2, bf16, sampling ratio 1.0"]["round"] / by_name["s=2, bf16"]["round"]
+        print(f"sampling ratio 1.0 takes {ratio:.1f} times as long as 0.1")
+
+
+if __name__ == "__main__":
+    main()

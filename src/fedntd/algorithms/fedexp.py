@@ -1,0 +1,32 @@
+"""FedExP: Jhunjhunwala, Wang, Joshi, FedExP: Speeding Up Federated Averaging via Extrapolation, ICLR 2023."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.func import vmap
+
+from fedntd import tree
+from fedntd.algorithms.fedavg import FedAvg
+from fedntd.algorithms.losses import inner
+from fedntd.errors import require
+from fedntd.tree import Tree, Weights
+
+
+@dataclass(frozen=True)
+class FedExP(FedAvg):
+    """The more the clients' updates cancel one another, the further the server goes along their mean.
+
+    Here the last global model is the result, where the paper suggests the mean of the last two.
+    """
+
+    epsilon: float = 1e-3  # keeps the step finite where updates nearly cancel
+
+    def __post_init__(self) -> None:
+        require(self.epsilon > 0, f"algorithm.epsilon must be above 0, not {self.epsilon}; the paper uses 0.001")
+
+    def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
+        """eta_g = max(1, sum_i p_i |delta_i|^2 / (2 (|mean delta|^2 + epsilon)))."""
+        mean = tree.weighted_mean(up["delta"], p)
+        squares = vmap(lambda delta: inner(delta, delta))(up["delta"])
+        eta_g = (p.to(squares.dtype) * squares).sum() / (2 * (inner(mean, mean) + self.epsilon))
+        return tree.add(w_g, tree.scale(eta_g.clamp(min=1), mean)), {}

@@ -1,0 +1,33 @@
+"""KD -> NTD: from distillation on all classes to that on the not-true ones (Lee et al. 2022, 'Comparison to KD')."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedntd.algorithms.base import Context
+from fedntd.algorithms.fedavg import FedAvg
+from fedntd.algorithms.losses import cross_entropy, distillation, not_true
+from fedntd.errors import require
+from fedntd.models.functional import Batch, Model
+from fedntd.tree import Weights
+
+
+@dataclass(frozen=True)
+class FedKDNTD(FedAvg):
+    """A mix of FedKD (lam = 0) and FedNTD (lam = 1)."""
+
+    lam: float = 0.5  # lambda, the share of not-true distillation; the paper tries 0.1, 0.3, 0.5, 0.7 and 0.9
+    beta: float = 1.0  # strength of the mix; 1 in the paper
+    tau: float = 1.0  # temperature of the softmax
+
+    def __post_init__(self) -> None:
+        require(0 <= self.lam <= 1, f"algorithm.lam must be between 0 (FedKD) and 1 (FedNTD), not {self.lam}")
+        require(self.beta >= 0, f"algorithm.beta must be at least 0, not {self.beta}; 0 is FedAvg, the paper uses 1.0")
+        require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the paper uses 1.0")
+
+    def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
+        """L_CE + beta L(lambda), L(lambda) = (1 - lambda) L_KD + lambda L_NTD."""
+        z, z_g = model(w, batch).logits, model.frozen(ctx.w_g, batch).logits
+        l_kd = distillation(z, z_g, self.tau)
+        l_ntd = distillation(not_true(z, batch.y), not_true(z_g, batch.y), self.tau)
+        return batch.mean(cross_entropy(z, batch.y) + self.beta * ((1 - self.lam) * l_kd + self.lam * l_ntd))

@@ -1,0 +1,51 @@
+"""SCAFFOLD: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh,
+SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020. With option II for the variates."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedntd import tree
+from fedntd.algorithms.base import Context, Result, Upload
+from fedntd.algorithms.fedavg import FedAvg
+from fedntd.algorithms.losses import inner
+from fedntd.errors import require
+from fedntd.models.functional import Batch, Model
+from fedntd.tree import Tree, Weights
+
+
+@dataclass(frozen=True)
+class Scaffold(FedAvg):
+    """Control variates: a client replaces its own mean gradient c_i by that of all clients, c."""
+
+    adaptive: bool = True  # divide by the steps that count under momentum, as the released code; false: by all steps
+    eta_g: float = 1.0  # the server's step size
+
+    def __post_init__(self) -> None:
+        require(self.eta_g > 0, f"algorithm.eta_g must be above 0, not {self.eta_g}; 1 is plain averaging")
+
+    def init_server(self, w: Weights) -> dict:
+        return {"c": tree.zeros_like(w)}
+
+    def init_client(self, w: Weights) -> dict:
+        return {"c_i": tree.zeros_like(w)}
+
+    def broadcast(self, server: Tree) -> dict:
+        return {"c": server["c"]}
+
+    def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
+        """F_i(w) + <c - c_i, w>: its gradient is g_i(w) - c_i + c."""
+        return super().loss(model, w, batch, ctx) + inner(tree.sub(ctx.shared["c"], ctx.own["c_i"]), w)
+
+    def finish(self, result: Result, ctx: Context) -> Upload:
+        """c_i+ = c_i - c + (w_g - w) / (K lr)."""
+        delta = tree.sub(result.w, ctx.w_g)
+        steps = result.drift_steps(ctx.momentum if self.adaptive else 0.0)
+        delta_c = tree.map(lambda d, c: -d / (steps * ctx.lr) - c, delta, ctx.shared["c"])
+        return Upload(up={"delta": delta, "delta_c": delta_c}, own={"c_i": tree.add(ctx.own["c_i"], delta_c)})
+
+    def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
+        """c stays the mean of all c_i, also of those not sampled, with the clients' weights."""
+        step = tree.scale(self.eta_g, tree.weighted_mean(up["delta"], p))
+        step_c = tree.scale(fraction, tree.weighted_mean(up["delta_c"], p))
+        return tree.add(w_g, step), {"c": tree.add(server["c"], step_c)}

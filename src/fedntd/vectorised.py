@@ -1,0 +1,332 @@
+"""The whole cohort in one step: weights, momentum and state of all clients are stacked and trained together.
+
+One step of one client is `local_step`, the very function that the loop calls; here it is vectorised over clients. On
+a GPU it is traced once for each number of clients, compiled, and captured as a CUDA graph, whose replays are all that
+the host does in a round: images, plans, weights and counts stay on the device.
+
+Clients of different sizes need different numbers of steps. The cohort is sorted by them, and each step trains only the
+prefix that is still busy, rounded up to one of a few sizes; a client without a batch keeps its weights. A short batch
+is filled up with a real sample, and masked.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedntd import tree
+from fedntd.algorithms import FedAvg
+from fedntd.algorithms.base import Context, Result
+from fedntd.config import Optimiser
+from fedntd.data.augment import Draws
+from fedntd.data.device import DevicePart
+from fedntd.engines import Task, Trained
+from fedntd.errors import require
+from fedntd.local import local_step, mean_over_samples
+from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
+from fedntd.models.functional import Batch, Model
+from fedntd.plan import Plan
+from fedntd.tree import Tree, Weights
+
+T = TypeVar("T")
+
+# what differs by client: its own state, and how many samples of each class it has
+CONTEXT_AXES = Context(w_g=None, shared=None, own=0, lr=None, momentum=None, counts=0)  # pyright: ignore
+PLANNED = 2 + len(Draws._fields)  # what the plan says of a sample: its place, whether it is real, how it is augmented
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a step reads and changes, always at the same addresses, since CUDA graphs remember those."""
+
+    w: Weights  # [client, ...], as are velocity, loss and own
+    velocity: Weights
+    loss: Tensor
+    ctx: Context
+
+    def first(self, clients: int) -> "Buffers":
+        """Views of the first so many clients."""
+
+        def cut(leaf: Tensor) -> Tensor:
+            return leaf[:clients]
+
+        ctx = self.ctx._replace(own=tree.map(cut, self.ctx.own), counts=cut(self.ctx.class_counts()))
+        return Buffers(tree.map(cut, self.w), tree.map(cut, self.velocity), cut(self.loss), ctx)
+
+    def load(self, ctx: Context) -> None:
+        """Begin a round: everybody at the global weights, without momentum."""
+        tree.map(Tensor.copy_, self.w, tree.map(lambda leaf, w: leaf.expand_as(w), ctx.w_g, self.w))
+        tree.map(Tensor.zero_, self.velocity)
+        self.loss.zero_()
+        for mine, new in ((self.ctx.w_g, ctx.w_g), (self.ctx.shared, ctx.shared), (self.ctx.own, ctx.own)):
+            tree.map(Tensor.copy_, mine, new)
+        self.ctx.lr.copy_(ctx.lr)
+        self.ctx.class_counts().copy_(ctx.class_counts())
+
+
+@dataclass
+class Vectorised:
+    algorithm: FedAvg
+    model: Model
+    optimiser: Optimiser
+    train_part: DevicePart
+    test_part: DevicePart
+    classes: int
+    together: int = 0  # clients in one step; 0: as many as memory allows
+
+    def __post_init__(self) -> None:
+        require(
+            not self.model.has_dropout,
+            "engine = 'vectorised' cannot train a network with dropout, whose draws the loop could not repeat; "
+            "use engine = 'sequential'",
+        )
+        self.on_gpu = self.train_part.device.type == "cuda"
+        self.buffers: dict[int, Buffers] = {}  # by number of clients
+        self.steps: dict[tuple[int, ...], Callable[[Tensor], None]] = {}  # by numbers of clients and samples
+        self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
+        # without BatchNorm it does not matter which samples share a batch, and a GPU likes large ones
+        self.test_batch = TEST_BATCH if self.model.masked or not self.on_gpu else 5 * TEST_BATCH
+
+    # --- training -----------------------------------------------------------------------------------------------
+
+    def prepare(self, tasks: list[Task]) -> "Prepared":
+        """Sort the clients by their number of steps, cut them into chunks, and send each chunk's plan to the device."""
+        order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plan.steps)
+        size = self.together or len(tasks)
+        chunks = [order[start : start + size] for start in range(0, len(order), size)]
+        return Prepared(tasks, chunks, [self.pack([tasks[i].plan for i in chunk]) for chunk in chunks])
+
+    def train(self, prepared: "Prepared", contexts: list[Context], measure: bool) -> Trained:
+        """Train every task's client; `measure` its model afterwards."""
+        order = [i for chunk in prepared.chunks for i in chunk]
+        # copies from the host wait for all that was launched before them, so they come first
+        back = torch.tensor(np.argsort(order), device=self.train_part.device)
+        trained = []
+        for chunk, plan in zip(prepared.chunks, prepared.plans, strict=True):
+            tasks = [prepared.tasks[i] for i in chunk]
+            ctx = contexts[0]._replace(
+                own=tree.stack([contexts[i].own for i in chunk]),
+                counts=torch.stack([contexts[i].class_counts() for i in chunk]),
+            )
+            trained.append(self.train_chunk(tasks, plan, ctx, measure))
+        whole = joined(trained)
+        return whole if order == sorted(order) else each(lambda leaf: leaf.index_select(0, back), whole)
+
+    def train_chunk(self, tasks: list[Task], plan: Tensor, ctx: Context, measure: bool) -> Trained:
+        buffers = self.buffers_for(len(tasks), ctx)
+        buffers.load(ctx)
+        steps = np.array([task.plan.steps for task in tasks])
+        made = torch.tensor(steps, dtype=self.model.storage, device=self.train_part.device)
+        for s in range(len(plan)):
+            clients = rounded_up(int((steps > s).sum()), len(tasks))
+            self.step_for(clients, buffers, plan.shape[-1])(plan[s, :, :clients])
+        measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
+        result = Result(buffers.w, made, buffers.loss / made, measured)
+        up, own = vmap(self.algorithm.finish, in_dims=(0, CONTEXT_AXES))(result, ctx)
+        if not measure:
+            return Trained(up, own, result.loss, None, None)
+        test = self.counts_of(buffers.w)
+        return Trained(up, own, result.loss, test, self.count_own(buffers.w, [task.owned for task in tasks]))
+
+    def buffers_for(self, clients: int, like: Context) -> Buffers:
+        if clients not in self.buffers:
+            w = tree.map(lambda leaf: leaf.expand(clients, *leaf.shape).clone(), like.w_g)
+            w_g, shared, own = (tree.map(torch.clone, part) for part in (like.w_g, like.shared, like.own))
+            ctx = Context(w_g, shared, own, like.lr.clone(), like.momentum, like.class_counts().clone())
+            self.buffers[clients] = Buffers(w, tree.zeros_like(w), like.lr.new_zeros(clients), ctx)
+        return self.buffers[clients]
+
+    def pack(self, plans: list[Plan]) -> Tensor:
+        """All of a round's choices as one tensor [step, what, client, sample], so that one copy sends them."""
+        width = max(min(plan.batch_size, plan.epoch_size) for plan in plans)
+        packed = np.zeros((plans[0].steps, PLANNED, len(plans), width), dtype=np.int64)
+        for k, plan in enumerate(plans):
+            packed[:, 0, k] = plan.samples[0]  # what is not planned below is filled up with a real sample
+            step, place = plan.places()
+            packed[step, 0, k, place] = plan.samples
+            packed[step, 1, k, place] = 1
+            for i, draws in enumerate(plan.draws or ()):
+                packed[step, 2 + i, k, place] = draws
+        tensor = torch.from_numpy(packed)
+        return tensor.pin_memory().to(self.train_part.device, non_blocking=True) if self.on_gpu else tensor
+
+    def step_for(self, clients: int, buffers: Buffers, width: int) -> Callable[[Tensor], None]:
+        """What trains the first `clients` of the buffers by one step, given their part of the plan."""
+        key = (len(buffers.loss), clients, width)
+        if key not in self.steps:
+            part = buffers.first(clients)
+            self.steps[key] = (
+                captured(self.step, part, (PLANNED, clients, width))
+                if self.on_gpu
+                else lambda plan: self.step(part, plan)
+            )
+        return self.steps[key]
+
+    def step(self, b: Buffers, plan: Tensor) -> None:
+        """`local_step` of all clients at once; the buffers change in place."""
+        sample, real, *draws = plan.flatten(1)
+        flat = self.train_part.gather(sample, Draws(*draws))
+        shape = plan.shape[1:]
+        batch = OwnBatch(flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real.view(shape) > 0)
+
+        def one(w: Weights, velocity: Weights, batch: OwnBatch, ctx: Context) -> tuple[Weights, Weights, Tensor]:
+            return local_step(self.algorithm, self.model, self.optimiser, w, velocity, Batch(*batch), ctx)
+
+        every = vmap(one, in_dims=(0, 0, 0, CONTEXT_AXES), randomness="error")
+        w, velocity, loss = every(b.w, b.velocity, batch, b.ctx)
+        busy = batch.real.any(1)
+
+        def update(old: Tensor, new: Tensor) -> Tensor:
+            return old.copy_(torch.where(busy.view(-1, *[1] * (old.ndim - 1)), new, old))
+
+        tree.map(update, b.w, w)
+        tree.map(update, b.velocity, velocity)
+        update(b.loss, b.loss + loss)
+
+    def measure(self, w: Weights, ctx: Context, plans: list[Plan]) -> dict:
+        """The algorithm's pass after training, if it has one: each model on some of its own client's samples."""
+        firsts = [plan.samples[: min(self.algorithm.measure_samples, plan.epoch_size)] for plan in plans]
+        if not self.algorithm.measure_samples:
+            return {}
+
+        def one(w: Weights, ctx: Context, *batch: Tensor) -> Tree:
+            return self.algorithm.measure(self.model, w, Batch(*batch), ctx)
+
+        parts = []
+        for batch in self.own_batches(firsts, plans[0].batch_size):
+            means = vmap(one, in_dims=(0, CONTEXT_AXES, 0, 0, 0))(w, ctx, *batch)
+            parts.append((batch.real.sum(1), means))
+        return vmap(mean_over_samples)(parts)
+
+    def own_batches(self, samples: list[NDArray[np.int64]], size: int) -> Iterator["OwnBatch"]:
+        """Each client's own samples, not augmented, in batches: x [client, sample, ...]; filled up and masked."""
+        longest = max(map(len, samples))
+        padded = np.stack([np.concatenate([s, np.repeat(s[:1], longest - len(s))]) for s in samples])
+        mask = np.arange(longest) < np.array([len(s) for s in samples])[:, None]
+        index, real = (torch.from_numpy(a).to(self.train_part.device, non_blocking=True) for a in (padded, mask))
+        for columns in in_batches(longest, size):
+            flat, shape = self.train_part.plain(index[:, columns].flatten()), index[:, columns].shape
+            yield OwnBatch(flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real[:, columns])
+
+    # --- testing ------------------------------------------------------------------------------------------------
+
+    def test(self, w: Weights) -> Counts:
+        """`w` on the whole test part."""
+        return Counts(*(leaf[0] for leaf in self.counts_of(tree.map(lambda leaf: leaf[None], w))))
+
+    def counts_of(self, w: Weights) -> Counts:
+        """Several models on the whole test part; on a GPU through a graph captured for their number."""
+        if not self.on_gpu:
+            return self.count_stacked(w)
+        models = len(next(iter(w.values())))
+        if models not in self.tests:
+            kept = tree.map(torch.clone, w)
+            self.tests[models] = kept, *graph_of(lambda: self.count_stacked(kept))
+        kept, graph, counts = self.tests[models]
+        tree.map(Tensor.copy_, kept, w)
+        graph.replay()
+        return Counts(*map(torch.clone, counts))
+
+    @torch.no_grad()
+    def count_stacked(self, w: Weights) -> Counts:
+        """Several models on the whole test part."""
+        count_all = vmap(lambda w, batch: count_batch(self.model, w, batch, self.classes), in_dims=(0, None))
+        batches = in_batches(len(self.test_part), self.test_batch)
+        return summed([count_all(w, self.test_part.plain(places)) for places in batches])
+
+    @torch.no_grad()
+    def count_own(self, w: Weights, owned: list[NDArray[np.int64]]) -> Counts:
+        """Each model on its own client's training samples, in the batches that the loop would use."""
+        count_all = vmap(lambda w, *batch: count_batch(self.model, w, Batch(*batch), self.classes))
+        return summed([count_all(w, *batch) for batch in self.own_batches(owned, TEST_BATCH)])
+
+
+class OwnBatch(NamedTuple):
+    """A batch of every client's own: all are [client, sample, ...]."""
+
+    x: Tensor
+    y: Tensor
+    real: Tensor
+
+
+class Prepared(NamedTuple):
+    tasks: list[Task]
+    chunks: list[list[int]]  # numbers of tasks that are trained together, those with most steps first
+    plans: list[Tensor]  # of each chunk, on the device
+
+
+def summed(counts: list[Counts]) -> Counts:
+    return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
+
+
+def each(f: Callable[..., Tensor], first: Trained, *rest: Trained) -> Trained:
+    """`f` on every leaf of trained cohorts."""
+
+    def counts(*same: Counts | None) -> Counts | None:
+        present = [one for one in same if one is not None]
+        return Counts(*map(f, *present)) if present else None
+
+    every = (first, *rest)
+    return Trained(
+        tree.map(f, *(t.up for t in every)),
+        tree.map(f, *(t.own for t in every)),
+        f(*(t.loss for t in every)),
+        counts(*(t.test for t in every)),
+        counts(*(t.train for t in every)),
+    )
+
+
+def joined(parts: list[Trained]) -> Trained:
+    return parts[0] if len(parts) == 1 else each(lambda *leaves: torch.cat(leaves), *parts)
+
+
+def captured(
+    step: Callable[[Buffers, Tensor], None], buffers: Buffers, plan_shape: tuple[int, ...]
+) -> Callable[[Tensor], None]:
+    """`step` on `buffers`, traced, compiled and captured; what is returned copies a plan in and replays the graph."""
+    plan = torch.zeros(plan_shape, dtype=torch.int64, device=buffers.loss.device)
+    plan[1] = 1  # all samples are real
+    before = tree.map(torch.clone, {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss})
+
+    def on_tensors(w: Weights, velocity: Weights, loss: Tensor, ctx: dict, plan: Tensor) -> None:
+        step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
+
+    known = {name: value for name, value in buffers.ctx._asdict().items() if name != "momentum"}
+    inputs = (buffers.w, buffers.velocity, buffers.loss, known, plan)
+    # tracing resolves vmap and grad into plain operations, our convolutions among them, which then compile as they are
+    compiled = torch.compile(make_fx(on_tensors)(*inputs), fullgraph=True)
+    with torch.no_grad():
+        graph, _ = graph_of(lambda: compiled(*inputs))
+    tree.map(Tensor.copy_, {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}, before)
+
+    def replay(new_plan: Tensor) -> None:
+        plan.copy_(new_plan)
+        graph.replay()
+
+    return replay
+
+
+def graph_of(function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
+    warm_up = torch.cuda.Stream()
+    warm_up.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm_up):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(warm_up)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+def rounded_up(busy: int, clients: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ...: few sizes to compile, and at most half of a step for nothing."""
+    size = next(size for power in range(64) for size in (2**power, 3 * 2**power // 2) if size >= busy)
+    return min(size, clients)

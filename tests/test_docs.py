@@ -1,0 +1,161 @@
+"""The documentation does what it says: its commands and code run, its links lead somewhere, its tables are complete.
+
+A comment before a fenced block in README.md or docs/*.md says what is to be done with the block:
+
+    <!-- tested -->         run it (sh, python), in the order of the page and in one folder of its own
+    <!-- file: NAME -->     write it to NAME in that folder, for the blocks after it
+    <!-- source: PATH -->   it must stand, word for word, in the file PATH of this repository
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import fedntd
+from fedntd.config import Choice, Config, flat, from_table, read, resolve
+from fedntd.data.partition import PARTITIONS
+from fedntd.models import MODELS
+from fedntd.presets import TABLE1, preset
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.toml"))
+
+
+class Block(NamedTuple):
+    what: str  # tested, file, source
+    name: str
+    language: str
+    text: str
+
+
+def marked_blocks(page: Path) -> list[Block]:
+    pattern = r"^<!-- (tested|file|source)(?:: (\S+))? -->\n```(\w+)\n(.*?)^```$"
+    return [Block(*found) for found in re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)]
+
+
+def with_marks(*whats: str) -> list[Any]:
+    pages = [page for page in PAGES if any(block.what in whats for block in marked_blocks(page))]
+    return [pytest.param(page, id=page.name) for page in pages]
+
+
+def own_fedntd(folder: Path) -> None:
+    """The command `fedntd`, as the installed one but with the source tree that is being tested."""
+    folder.mkdir()
+    source = str(Path(fedntd.__file__).parents[1])
+    script = folder / "fedntd-main"
+    script.write_text(f"import sys\nsys.path.append({source!r})\nfrom fedntd.cli import main\nmain()\n")
+    (folder / "fedntd").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    (folder / "fedntd").chmod(0o755)
+
+
+@pytest.mark.parametrize("page", with_marks("tested"))
+def test_what_is_shown_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    own_fedntd(tmp_path / "bin")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for what, name, language, text in marked_blocks(page):
+        if what == "file":
+            Path(name).write_text(text, encoding="utf-8")
+        elif what == "tested" and language == "python":
+            exec(compile(text, f"{page.name}: {text.splitlines()[0]}", "exec"), {"__name__": "shown"})
+        elif what == "tested":
+            assert language == "sh"
+            done = subprocess.run(["sh", "-e", "-c", text], capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, f"{page.name}:\n{text}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", with_marks("source"))
+def test_code_that_is_quoted_is_the_code(page: Path):
+    for what, name, _, text in marked_blocks(page):
+        if what == "source":
+            assert text in (ROOT / name).read_text(encoding="utf-8"), f"{page.name} quotes {name} as it is no longer"
+
+
+def test_every_block_with_a_mark_is_found():
+    for page in PAGES:
+        marks = re.findall(r"^<!-- (?:tested|file|source)\b.*-->$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(marks) == len(marked_blocks(page)), page.name
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+def test_links_lead_to_files(page: Path):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for picture, link in re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text):
+        if not picture and not link.startswith(("http://", "https://", "#")):
+            assert (page.parent / link.partition("#")[0]).exists(), f"{page.name} links to {link}"
+
+
+# --- configuration.md -------------------------------------------------------------------------------------------
+
+
+def settings() -> dict[str, Any]:
+    """Every config key with its default: those of the default config, and of every partition and model."""
+    table = flat(Config())
+    for section, names in (("partition", PARTITIONS), ("model", MODELS)):
+        for name in names:
+            options = resolve(section, Choice(name)).options
+            table |= {f"{section}.{key}": value for key, value in options.items()}
+    return table
+
+
+def documented() -> dict[str, str]:
+    """key -> default, from rows of the form | `key` | type | default | meaning |"""
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| `([\w.]+)` \|[^|]*\| ([^|]*) \|", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("key", sorted(settings()))
+def test_every_setting_is_documented_with_its_default(key: str):
+    default = settings()[key]
+    shown = "not set" if default is None else f"`{json.dumps(default)}`"
+    assert documented().get(key) == shown, f"docs/configuration.md must have the row | `{key}` | type | {shown} | ... |"
+
+
+def test_choices_are_documented():
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    for name in (*PARTITIONS, *MODELS):
+        assert f"`{name}`" in text
+
+
+def test_presets_are_documented():
+    text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    for name in ("demo", *TABLE1):
+        dataset, _, split = name.partition("-")
+        assert f"`{name}`" in text or re.search(rf"`{dataset}-[^|]*`-{re.escape(split)}`", text), name
+
+
+# --- measures.md ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", fedntd.Record.__dataclass_fields__)
+def test_every_field_of_a_record_is_defined(field: str):
+    assert f"`{field}`" in (ROOT / "docs/measures.md").read_text(encoding="utf-8")
+
+
+# --- experiments, versions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem) for file in EXPERIMENTS])
+def test_an_experiment_is_the_preset_of_its_name(file: Path):
+    assert from_table(read(file)) == from_table(preset(file.stem))
+    assert file.read_text(encoding="utf-8").splitlines()[0] == f"# fedntd run experiments/{file.name}"
+
+
+def test_the_version_is_told_once():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_pre_commit_has_the_pinned_ruff():
+    (pinned,) = re.findall(r"^ruff==\S+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert set(re.findall(r"ruff==[\d.]+", hooks)) == {pinned}

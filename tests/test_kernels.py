@@ -1,0 +1,113 @@
+"""Our convolutions against float64 `F.conv2d`: the PyTorch form here, the Triton kernels in Triton's interpreter."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional as F
+
+from fedntd import kernels
+
+# groups, batch, channels in and out, height, width, size of the kernel, pooling
+SHAPES = [
+    (2, 3, 3, 32, 8, 8, 5, True),
+    (2, 2, 32, 24, 4, 6, 5, True),
+    (2, 2, 1, 32, 6, 6, 5, True),
+    (3, 2, 5, 7, 5, 4, 3, False),
+    (1, 1, 16, 70, 4, 4, 3, False),
+]
+
+
+def relative_errors(shape: tuple, dtype: torch.dtype, seed: int = 0, device: str = "cpu") -> list[float]:
+    """Of the output and of the gradients of images, weights and bias, vectorised over groups, against float64."""
+    groups, batch, inputs, outputs, height, width, size, pool = shape
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(groups, batch, height, width, inputs, generator=g).permute(0, 1, 4, 2, 3)
+    w = 0.2 * torch.randn(groups, outputs, inputs, size, size, generator=g)
+    b = torch.randn(groups, outputs, generator=g)
+    x, w, b = (t.to(device, dtype) for t in (x, w, b))
+
+    def ours(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return (kernels.conv_pool_relu if pool else kernels.conv)(x, w, b)
+
+    def theirs(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = F.conv2d(x, w, b, padding=size // 2)
+        return F.relu(F.max_pool2d(y, 2)) if pool else y
+
+    direction = torch.randn(ours(x[0], w[0], b[0]).shape, generator=g, dtype=torch.float64).to(device)
+
+    def gradients(f: Callable) -> Callable:
+        return vmap(grad(lambda *args: (f(*args).double() * direction).sum(), argnums=(0, 1, 2)))
+
+    exact = tuple(t.double() for t in (x, w, b))
+    got = (vmap(ours)(x, w, b), *gradients(ours)(x, w, b))
+    wanted = (vmap(theirs)(*exact), *gradients(theirs)(*exact))
+    return [float((a.double() - c).norm() / c.norm()) for a, c in zip(got, wanted, strict=True)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pytorch_form(shape: tuple):
+    assert max(relative_errors(shape, torch.float64)) < 1e-13
+
+
+@given(
+    st.tuples(
+        *(st.integers(1, n) for n in (3, 3, 6, 6)),
+        st.integers(1, 4).map(lambda n: 2 * n),
+        st.integers(1, 4).map(lambda n: 2 * n),
+        st.sampled_from([1, 3, 5]),
+        st.booleans(),
+    ),
+    st.integers(0, 99),
+)
+def test_pytorch_form_on_random_shapes(shape: tuple, seed: int):
+    assert max(relative_errors(shape, torch.float64, seed)) < 1e-12
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not on this platform")
+def test_triton_kernels_in_the_interpreter():
+    """In a process of its own, since the interpreter is chosen when Triton is imported.
+
+    In float32 only: the interpreter cannot multiply bfloat16 matrices. `test_on_a_gpu` tests those.
+    """
+    program = (
+        "import torch\n"
+        "from fedntd import kernels\n"
+        "from test_kernels import SHAPES, relative_errors\n"
+        "assert kernels.INTERPRETED and kernels.is_fast(torch.zeros(1))\n"
+        "for shape in SHAPES:\n"
+        "    errors = relative_errors(shape, torch.float32)\n"
+        "    assert max(errors) < 1e-6, (shape, errors)\n"
+        "print('agreed')\n"
+    )
+    here = str(Path(__file__).parent)
+    paths = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "agreed", done.stderr[-2000:]
+
+
+def test_what_is_shared_by_the_groups_is_not_copied():
+    x, w, b = torch.randn(3, 2, 4, 8, 8), torch.randn(5, 4, 3, 3), torch.randn(5)
+    together = vmap(kernels.conv, in_dims=(0, None, None))(x, w, b)
+    torch.testing.assert_close(together, torch.stack([F.conv2d(one, w, b, padding=1) for one in x]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "bar"),
+    [(torch.float32, False, 1e-5), (torch.float32, True, 5e-3), (torch.bfloat16, False, 2e-2)],
+)
+def test_on_a_gpu(dtype: torch.dtype, tf32: bool, bar: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    for shape in SHAPES:
+        assert max(relative_errors(shape, dtype, device="cuda")) < bar

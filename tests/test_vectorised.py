@@ -1,0 +1,119 @@
+"""The vectorised engine against the loop: the same weights to rounding, whatever the clients look like."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, tree
+from fedntd.config import from_table
+from fedntd.data.augment import Augment
+from fedntd.data.dataset import from_tensors
+from fedntd.record import Record
+from fedntd.tree import Weights
+
+Net = Callable[[], nn.Module]
+MakeConfig = Callable[..., Config]
+
+
+def both(
+    config: Callable[..., Config], dataset: Dataset, net: Net | None, **settings: object
+) -> tuple[Federation, Federation]:
+    """The same run by the loop and vectorised, to the end."""
+    runs = [
+        Federation(config(engine=engine, **settings), dataset, net and net()) for engine in ("sequential", "vectorised")
+    ]
+    for run in runs:
+        run.records = list(run)  # type: ignore[attr-defined]
+    return runs[0], runs[1]
+
+
+def assert_equal_runs(loop: Federation, together: Federation, atol: float = 1e-12) -> None:
+    for name, leaf in loop.state.w.items():
+        torch.testing.assert_close(together.state.w[name], leaf, rtol=0, atol=atol)
+    for k, own in loop.state.own.items():
+        for name, leaf in tree.flatten(own).items():
+            torch.testing.assert_close(tree.flatten(together.state.own[k])[name], leaf, rtol=0, atol=atol)
+    for a, b in zip(loop.records, together.records, strict=True):  # type: ignore[attr-defined]
+        assert_equal_records(a, b)
+
+
+def assert_equal_records(a: Record, b: Record) -> None:
+    for field in a.__dataclass_fields__:
+        if field != "seconds":
+            assert getattr(b, field) == pytest.approx(getattr(a, field), abs=1e-9), field
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_equal_to_the_loop(name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    """Ragged clients (LDA), short last batches, momentum and weight decay on, several rounds, float64."""
+    loop, together = both(make_config, blobs, tiny_net, algorithm={"name": name}, federation={"rounds": 4})
+    assert len({len(part) for part in loop.parts}) > 2
+    assert_equal_runs(loop, together)
+
+
+@pytest.mark.parametrize("together", [1, 2, 5])
+def test_in_chunks(together: int, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    settings = {"federation": {"ratio": 1.0, "rounds": 2}, "together": together}
+    assert_equal_runs(*both(make_config, blobs, tiny_net, **settings))
+
+
+def test_clients_smaller_than_a_batch(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    settings = {
+        "partition": {"name": "lda", "alpha": 0.5, "min_size": 1},
+        "federation": {"clients": 20, "batch_size": 50},
+    }
+    assert_equal_runs(*both(make_config, blobs, tiny_net, **settings))
+
+
+def test_state_is_each_clients_own(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    settings = {"algorithm": {"name": "stateful:Remembering"}, "federation": {"rounds": 6}}
+    loop, together = both(make_config, blobs, tiny_net, **settings)
+    assert len(loop.state.own) > 3
+    assert_equal_runs(loop, together)
+
+
+def images(channels: int = 1, size: int = 8) -> Dataset:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(3).repeat(20)
+    x = torch.randint(0, 200, (60, channels, size, size), generator=g) + 20 * y[:, None, None, None]
+    part = (x.to(torch.uint8), y)
+    return from_tensors("images", part, part, augment=Augment(pad=2, flip=True, cutout=4))
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet10"])
+def test_the_papers_networks_on_augmented_images(model: str):
+    """Max-pooling, ReLU and a masked BatchNorm, with the same crops, flips and holes."""
+
+    def config(engine: str, **_: object) -> Config:
+        table = {
+            "engine": engine,
+            "device": "cpu",
+            "precision": "fp64",
+            "model": {"name": model},
+            "partition": {"name": "lda", "alpha": 0.5, "min_size": 3},
+            "federation": {"clients": 5, "ratio": 0.6, "rounds": 2, "local_epochs": 1, "batch_size": 8},
+        }
+        return from_table(table)
+
+    loop, together = both(config, images(size=8 if model == "cnn" else 16), None)
+    assert_equal_runs(loop, together, atol=1e-11)
+
+
+def test_dropout_is_refused(blobs: Dataset, make_config: MakeConfig):
+    net = nn.Sequential(nn.Linear(2, 3), nn.Dropout())
+    with pytest.raises(FedntdError, match="cannot train a network with dropout"):
+        Federation(make_config(engine="vectorised"), blobs, net)
+
+
+def test_the_cohort_is_trained_from_copies(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    federation = Federation(make_config(engine="vectorised"), blobs, tiny_net())
+    first: Weights = federation.state.w
+    before = tree.map(torch.clone, first)
+    federation.play_round()
+    middle = tree.map(torch.clone, federation.state.w)
+    kept = federation.state.w
+    federation.play_round()
+    assert all(torch.equal(first[n], before[n]) for n in first)
+    assert all(torch.equal(kept[n], middle[n]) for n in kept)  # buffers that are used again are never handed out
