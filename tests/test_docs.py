@@ -7,6 +7,7 @@ A comment before a fenced block in README.md or docs/*.md says what is to be don
     <!-- source: PATH -->   it must stand, word for word, in the file PATH of this repository
 """
 
+import dataclasses
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import fedntd
+from fedntd import ALGORITHMS
 from fedntd.config import Choice, Config, flat, from_table, read, resolve
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
@@ -159,3 +161,12 @@ def test_pre_commit_has_the_pinned_ruff():
     (pinned,) = re.findall(r"^ruff==\S+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
     assert set(re.findall(r"ruff==[\d.]+", hooks)) == {pinned}
+
+
+def test_every_method_and_its_settings_are_described():
+    text = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", text, flags=re.M | re.S))
+    assert list(sections) == list(ALGORITHMS)
+    for name, method in ALGORITHMS.items():
+        for setting in dataclasses.fields(method):
+            assert f"| `algorithm.{setting.name}` | {setting.default!r} |" in sections[name], (name, setting.name)

@@ -44,6 +44,7 @@ class Counts(NamedTuple):
 @torch.no_grad()
 def count(model: Model, w: Weights, part: DevicePart, samples: Sequence[slice | Tensor], classes: int) -> Counts:
     """Test `w` on the batches `samples` of `part`."""
+    w = model.cast(w)  # once for all batches
     counts = [count_batch(model, w, part.plain(places), classes) for places in samples]
     return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
 

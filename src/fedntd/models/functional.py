@@ -82,7 +82,7 @@ class Model:
         return weights
 
     def __call__(self, w: Weights, batch: Batch) -> Out:
-        tensors = {name: leaf.to(self.compute) for name, leaf in w.items()}
+        tensors = self.cast(w)
         if batch.mask is not None:
             tensors |= dict.fromkeys(self.masked, batch.mask)
         out = functional_call(self.module, tensors, (batch.x.to(self.compute),))
@@ -90,6 +90,10 @@ class Model:
             out = Out(out)
         # losses are computed in full precision, whatever the network ran in
         return Out(out.logits.to(self.storage), out.z if out.z is None else out.z.to(self.storage))
+
+    def cast(self, w: Weights) -> Weights:
+        """The weights in the precision that the network runs in."""
+        return {name: leaf.to(self.compute) for name, leaf in w.items()}
 
     def frozen(self, w: Weights, batch: Batch) -> Out:
         """A forward pass that is only looked at, by a teacher or in a test: dropout is off."""

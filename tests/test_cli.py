@@ -1,0 +1,164 @@
+"""The command line as a user or a script meets it: what is printed where, and with which exit code."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fedntd import ALGORITHMS
+from fedntd.cli import main
+from fedntd.record import read_run
+
+QUICK = ["federation.rounds=2", "federation.ratio=0.02", "federation.local_epochs=1", "measure.local_every=0"]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FEDNTD_DATA", raising=False)
+
+
+def fedntd(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the command; its exit code."""
+    monkeypatch.setattr("sys.argv", ["fedntd", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def train(monkeypatch: pytest.MonkeyPatch, out: str, *settings: str, more: tuple[str, ...] = ()) -> int:
+    chosen = [part for setting in (*QUICK, *settings) for part in ("--set", setting)]
+    return fedntd(monkeypatch, "run", "demo", *chosen, "--out", out, *more)
+
+
+def test_run_compare_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert train(monkeypatch, "runs/a", "algorithm.name=fedavg") == 0
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()  # in a pipe: a plain line for each round, on stderr
+    assert re.fullmatch(
+        r"fedavg on fashion-mini  round 1/2  accuracy \d+\.\d\d %  F -?\d\.\d{3}  \d+\.\d\d s", lines[0]
+    )
+    assert lines[1].startswith("fedavg on fashion-mini  round 2/2")
+    assert "run folder: runs/a" in captured.out
+
+    assert train(monkeypatch, "runs/b", more=("--json",)) == 0
+    result = json.loads(capsys.readouterr().out)  # stdout is JSON alone
+    assert result["final"] == read_run(Path("runs/b")).records[-1].accuracy
+
+    assert fedntd(monkeypatch, "compare", "runs", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in rows] == ["fedavg", "fedntd"]
+    assert fedntd(monkeypatch, "compare", "runs/a", "runs/b") == 0
+    table = capsys.readouterr().out
+    assert "fedavg" in table
+    assert f"{100 * rows[0]['final']:.2f}" in table
+
+    assert fedntd(monkeypatch, "report", "runs", "-o", "page.html", "--figures", "figures") == 0
+    assert str(Path("page.html").resolve()) in capsys.readouterr().out.replace("\n", "")
+    assert "<html" in Path("page.html").read_text()
+    assert {f.suffix for f in Path("figures").iterdir()} == {".png", ".pdf"}
+
+    assert fedntd(monkeypatch, "run", "--resume", "--out", "runs/a", "--set", "federation.rounds=3") == 0
+    assert [r.round for r in read_run(Path("runs/a")).records] == [1, 2, 3]
+
+
+def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyPatch):
+    chosen = [part for setting in QUICK for part in ("--set", setting)]
+    for _ in range(2):
+        assert fedntd(monkeypatch, "run", "demo", *chosen) == 0
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["demo-fedntd-seed0", "demo-fedntd-seed0-2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("run", "dmo"), "'dmo' is neither a config file nor a preset; did you mean 'demo'?"),
+        (("run", "none.toml"), "there is no config file none.toml"),
+        (("run", "demo", "--set", "federation.cilents=3"), "did you mean 'clients'"),
+        (("run", "demo", "--set", "federation.clients=7000"), "federation.clients = 7000"),
+        (("run", "cifar10-s2"), "fedntd data get cifar10"),
+        (("run", "--resume"), "--resume needs --out DIR"),
+        (("run", "--resume", "--out", "none"), "there is no run to resume in none"),
+        (("compare", "none"), "there is no folder none"),
+        (("report", "."), ". is neither a run folder nor a folder of run folders"),
+        (("data", "get", "imagenet"), "imagenet"),
+        (("data", "partition", "demo", "-o", "x.gif2"), "x.gif2 cannot be written"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    arguments: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("FEDNTD_DATA", "empty")
+    assert fedntd(monkeypatch, *arguments) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    assert sentence in errors
+    assert not list(Path().rglob("*.part*"))
+    assert not Path("runs").exists()
+
+
+def test_a_diverged_run_exits_with_1_and_keeps_its_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert train(monkeypatch, "runs/a", "optimiser.lr=1e30") == 1
+    assert "failed: the global weights are not finite after round" in capsys.readouterr().err
+    assert read_run(Path("runs/a")).status == "failed"
+    assert fedntd(monkeypatch, "compare", "runs/a") == 0
+    assert "failed" in capsys.readouterr().out
+
+
+def test_partition_as_numbers_and_as_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert fedntd(monkeypatch, "data", "partition", "demo", "--json", "-o", "p.png") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["counts"]) == 100
+    assert {sum(row) for row in shown["counts"]} == {60}
+    assert Path("p.png").read_bytes().startswith(b"\x89PNG")
+    assert fedntd(monkeypatch, "data", "partition", "demo", "-o", "p.png") == 0
+    assert "samples a client: 60 to 60" in capsys.readouterr().out
+
+
+def test_a_method_in_the_current_folder_can_be_named(monkeypatch: pytest.MonkeyPatch):
+    Path("half_step.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fedntd import FedAvg, tree\n"
+        "@dataclass(frozen=True)\n"
+        "class HalfStep(FedAvg):\n"
+        "    factor: float = 0.5\n"
+        "    def aggregate(self, w_g, server, up, p, fraction):\n"
+        "        step = tree.scale(self.factor, tree.weighted_mean(up['delta'], p))\n"
+        "        return tree.add(w_g, step), {}\n"
+    )
+    assert train(monkeypatch, "runs/half", "algorithm.name=half_step:HalfStep", "algorithm.factor=0.25") == 0
+    assert read_run(Path("runs/half")).config.algorithm.options == {"factor": 0.25}
+
+
+def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert fedntd(monkeypatch, "algorithms", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == list(ALGORITHMS)
+    weights = 4 * 2_156_490
+    assert rows["scaffold"]["state_bytes"] == rows["scaffold"]["extra_up_bytes"] == weights
+    assert rows["fedntd"]["extra_forwards"] == 1
+    assert rows["fedntd"]["state_bytes"] == rows["fedntd"]["extra_up_bytes"] == rows["fedntd"]["extra_down_bytes"] == 0
+    assert fedntd(monkeypatch, "algorithms") == 0
+    assert "8.6 MB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run",),
+        ("compare",),
+        ("report",),
+        ("algorithms",),
+        *(("data", c) for c in ("list", "get", "check", "partition")),
+    ],
+)
+def test_every_command_has_help_with_an_example(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert fedntd(monkeypatch, *command, "--help") == 0
+    assert f"Example: fedntd {' '.join(command)}" in capsys.readouterr().out
