@@ -226,7 +226,7 @@ def deal(config: Config, labels: Indices) -> list[Indices]:
 
 def asks_for_locals(config: Config, round: int) -> bool:
     every = config.measure.local_every
-    return every > 0 and (round % every == 0 or round == 1)
+    return every > 0 and round % every == 0
 
 
 def choose_device(config: Config) -> torch.device:
