@@ -102,7 +102,6 @@ class Federation:
         lr = torch.tensor(rate, dtype=self.storage, device=self.device)
         w_sent, momentum = algorithm.send(state.w, state.server), config.optimiser.momentum
         contexts = [Context(w_sent, shared, self.own(k), lr, momentum, self.class_counts[k]) for k in cohort]
-
         shares = self.shares[cohort]
         p = torch.tensor(shares / shares.sum(), dtype=self.storage, device=self.device)
 
@@ -113,14 +112,14 @@ class Federation:
         counts = self.engine.test(w)
 
         # a GPU is still busy with all that: the time to plan the next round
-        self.upcoming = round + 1, self.plan(round + 1)
+        self.upcoming = round + 1, self.make_plan(round + 1)
 
         if not tree.all_finite(w):
             raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
         after = counts.class_accuracy
         joint = np.average(self.p[cohort], axis=0, weights=self.counts[cohort].sum(1))
-        own = state.own | {k: tree.map(lambda leaf, i=i: leaf[i].clone(), trained.own) for i, k in enumerate(cohort)}
-        self.state = State(w, server, own, round)
+        own = {k: tree.map(lambda leaf, i=i: leaf[i].clone(), trained.own) for i, k in enumerate(cohort)}
+        self.state = State(w, server, state.own | own if trained.own else state.own, round)
         record = Record(
             round=round,
             accuracy=float(counts.accuracy),
@@ -145,10 +144,10 @@ class Federation:
 
     def planned(self, round: int) -> tuple[list[int], Any]:
         """The plan of a round, made already or made now."""
-        ready, plan = self.upcoming
-        return plan if ready == round else self.plan(round)
+        ready, made = self.upcoming
+        return made if ready == round else self.make_plan(round)
 
-    def plan(self, round: int) -> tuple[list[int], Any]:
+    def make_plan(self, round: int) -> tuple[list[int], Any]:
         """The clients of a round, and their tasks as the engine wants them."""
         seed, settings = self.config.seed, self.config.federation
         cohort = plan.cohort(seed, round, settings.clients, settings.ratio)

@@ -78,7 +78,7 @@ class Vectorised:
     train_part: DevicePart
     test_part: DevicePart
     classes: int
-    together: int = 0  # clients in one step; 0: as many as memory allows
+    together: int = 0  # clients in one step; 0: all of them
 
     def __post_init__(self) -> None:
         require(
@@ -129,6 +129,7 @@ class Vectorised:
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
         up, own = vmap(self.algorithm.finish, in_dims=(0, CONTEXT_AXES))(result, ctx)
+        own = tree.map(torch.clone, own)  # it may be the trained weights themselves, which the next chunk overwrites
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = self.counts_of(buffers.w)
