@@ -147,6 +147,14 @@ def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "8.6 MB" in capsys.readouterr().out
 
 
+def test_bench_measures_each_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("fedntd.bench.settings", lambda: [("cpu", "sequential", "bf16")])
+    assert fedntd(monkeypatch, "bench", "--json") == 0
+    (speed,) = json.loads(capsys.readouterr().out)
+    assert (speed["engine"], speed["precision"]) == ("sequential", "bf16")
+    assert speed["samples_per_second"] * speed["round"] == pytest.approx(10 * 60 * 3)  # clients x samples x epochs
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -154,6 +162,7 @@ def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         ("compare",),
         ("report",),
         ("algorithms",),
+        ("bench",),
         *(("data", c) for c in ("list", "get", "check", "partition")),
     ],
 )

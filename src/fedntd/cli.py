@@ -1,4 +1,4 @@
-"""The command line: run, compare, report, algorithms, data."""
+"""The command line: run, compare, report, algorithms, bench, data."""
 
 import json
 import sys
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.requirements import requirements
+from fedntd.bench import measure_speed
 from fedntd.config import from_table, read, with_settings
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
@@ -164,10 +165,34 @@ def algorithms(as_json: AsJson = False) -> None:
     for title in ("state", "up", "down", "forwards", "backwards", "aux. data"):
         table.add_column(title, justify="right")
     for row in rows:
-        sizes = (f"{row[key] / 1e6:.1f} MB" if row[key] else "–" for key in SIZES)
+        sizes = (
+            f"{row[key] / 1e6:.1f} MB" if row[key] >= 1e5 else f"{row[key]} B" if row[key] else "–" for key in SIZES
+        )
         passes = (f"+{row[key]}" if row[key] else "–" for key in ("extra_forwards", "extra_backwards"))
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], settings, *sizes, *passes, "yes" if row["auxiliary_data"] else "–")
+    stdout.print(table)
+
+
+@app.command()
+def bench(as_json: AsJson = False) -> None:
+    """Measure the speed of this machine in a minute: rounds of the demo in each engine and precision that it has.
+
+    Example: [b]fedntd bench[/b]
+    """
+    speeds = []
+    for speed in measure_speed():
+        speeds.append(speed)
+        print(f"{speed.device}, {speed.engine}, {speed.precision}: {speed.round:.3f} s a round", file=sys.stderr)
+    if as_json:
+        print(json.dumps([speed._asdict() for speed in speeds], indent=1))
+        return
+    table = Table("device", "engine", "precision", box=SIMPLE_HEAD)
+    for title in ("first round", "a round", "samples a second"):
+        table.add_column(title, justify="right")
+    for speed in speeds:
+        times = (f"{speed.first_round:.2f} s", f"{speed.round:.3f} s", f"{speed.samples_per_second:,.0f}")
+        table.add_row(speed.device, speed.engine, speed.precision, *times)
     stdout.print(table)
 
 

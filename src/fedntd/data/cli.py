@@ -15,7 +15,7 @@ from fedntd.data.partition import class_counts
 from fedntd.data.readers import either
 from fedntd.errors import FedntdError, did_you_mean, require
 
-app = typer.Typer(no_args_is_help=True, help="Datasets: which there are, getting them, checking their files.")
+app = typer.Typer(no_args_is_help=True, help="Datasets: which there are, getting and checking them, who gets what.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Settings = Annotated[

@@ -1,0 +1,40 @@
+"""The speed of this machine: a few rounds of the demo in each engine and precision that it has."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedntd.federation import Federation
+from fedntd.presets import configure
+
+
+class Speed(NamedTuple):
+    device: str
+    engine: str
+    precision: str
+    first_round: float  # seconds; on a GPU it compiles
+    round: float  # seconds, the median of those after the first
+    samples_per_second: float  # that were trained
+
+
+def measure_speed(rounds: int = 3) -> Iterator[Speed]:
+    """FedNTD on the packaged images, 10 clients a round, the global model tested after each."""
+    for device, engine, precision in settings():
+        options = (f"device={device}", f"engine={engine}", f"precision={precision}", "measure.local_every=0")
+        federation = Federation(configure("demo", options))
+        first, *records = [federation.play_round() for _ in range(1 + rounds)]
+        seconds = float(np.median([record.seconds for record in records]))
+        trained = np.mean([sum(len(federation.parts[k]) for k in record.cohort) for record in records])
+        rate = float(trained) * federation.config.federation.local_epochs / seconds
+        yield Speed(device, engine, precision, first.seconds, seconds, rate)
+
+
+def settings() -> list[tuple[str, str, str]]:
+    """Device, engine and precision."""
+    on_cpu = [("cpu", engine, "fp32") for engine in ("sequential", "vectorised")] + [("cpu", "sequential", "bf16")]
+    if not torch.cuda.is_available():
+        return on_cpu
+    on_gpu = [("cuda", "vectorised", precision) for precision in ("bf16", "tf32", "fp32")]
+    return [*on_gpu, ("cuda", "sequential", "fp32"), ("cpu", "sequential", "fp32")]
