@@ -63,6 +63,7 @@ def test_what_is_shown_works(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
     own_fedntd(tmp_path / "bin")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(tmp_path / "here")  # as for Python started in that folder
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     for what, name, language, text in marked_blocks(page):
         if what == "file":
