@@ -79,10 +79,10 @@ class Sequential:
 
     def train(self, tasks: list[Task], contexts: list[Context], measure: bool) -> Trained:
         """Train every task's client; `measure` its model afterwards."""
-        trained = self.side_by_side(
-            lambda model, pair: self.train_one(model, *pair, measure), list(zip(tasks, contexts, strict=True))
-        )
-        up, own, loss, test, train = zip(*trained, strict=True)
+        # those with most to do first, so that at the end no worker waits for one that began last
+        order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plan.steps)
+        done = self.side_by_side(lambda model, i: self.train_one(model, tasks[i], contexts[i], measure), order)
+        up, own, loss, test, train = zip(*(done[i] for i in np.argsort(order)), strict=True)
         return Trained(
             tree.stack(up),
             tree.stack(own),
