@@ -82,12 +82,12 @@ def test(model: nn.Module, loader: DataLoader) -> np.ndarray:
     return right / np.maximum(total, 1)
 
 
-def loader(samples: OneByOne, shuffle: bool) -> DataLoader:
-    return DataLoader(samples, batch_size=50, shuffle=shuffle, num_workers=5)
-
-
-def plain_round(dataset: Dataset, parts: list[np.ndarray]) -> float:
+def plain_round(dataset: Dataset, parts: list[np.ndarray], loaders: int) -> float:
     """Seconds of one round, client after client."""
+
+    def loader(samples: OneByOne, shuffle: bool) -> DataLoader:
+        return DataLoader(samples, batch_size=50, shuffle=shuffle, num_workers=loaders)
+
     started = time.perf_counter()
     global_model = CNN((3, 32, 32), 10)
     tests = loader(OneByOne(dataset.test, dataset, np.arange(len(dataset.test.y)), augment=False), shuffle=False)
@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--data", default="", help="folder of the CIFAR-10 files; empty: the data folder")
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--rounds", type=int, default=1, help="rounds of ours to time; the median counts")
+    parser.add_argument("--loaders", type=int, default=5, help="worker processes of the plain loop's DataLoaders")
     arguments = parser.parse_args()
 
     dataset, what = cifar10_or_noise(arguments.data)
@@ -153,7 +154,7 @@ def main() -> None:
     machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     print(f"{date.today()}  {machine}, torch {torch.__version__}")
     print(f"one FedNTD round on {what}, all measurements taken\n")
-    plain = plain_round(dataset, parts)
+    plain = plain_round(dataset, parts, arguments.loaders)
     print(f"{'plain DataLoader loop':24}{plain:8.1f} s")
     for precision in arguments.precision:
         ours = float(np.median(our_round(dataset, precision, arguments.rounds)))

@@ -12,6 +12,7 @@ from fedntd.data.augment import Augment
 from fedntd.data.dataset import from_tensors
 from fedntd.record import Record
 from fedntd.tree import Weights
+from fedntd.vectorised import PLANNED, Buffers, Vectorised, traced
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -101,6 +102,44 @@ def test_the_papers_networks_on_augmented_images(model: str):
 
     loop, together = both(config, images(size=8 if model == "cnn" else 16), None)
     assert_equal_runs(loop, together, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["fedntd", "moon", "scaffold", "fedlc", "fedsam"])
+def test_the_step_that_a_gpu_compiles_is_the_same_step(
+    name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    """The traced step, run as it is, in place of the one that is not traced: the same weights after two rounds."""
+
+    ready: dict[tuple[int, int], Callable[[torch.Tensor], None]] = {}
+
+    def run_traced(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
+        if (clients, width) not in ready:
+            ready[clients, width] = trace(engine, clients, buffers, width)
+        return ready[clients, width]
+
+    def trace(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
+        plan = torch.zeros((PLANNED, clients, width), dtype=torch.int64)
+        plan[1] = 1
+        kept = buffers.first(clients)
+        before = [tree.map(torch.clone, t) for t in (kept.w, kept.velocity, {"loss": kept.loss})]
+        step, inputs = traced(engine.step, kept, plan)
+        for mine, old in zip((kept.w, kept.velocity, {"loss": kept.loss}), before, strict=True):
+            tree.map(torch.Tensor.copy_, mine, old)
+
+        def replay(new_plan: torch.Tensor) -> None:
+            plan.copy_(new_plan)
+            step(*inputs)
+
+        return replay
+
+    config = make_config(engine="vectorised", algorithm={"name": name}, federation={"rounds": 2})
+    plain = Federation(config, blobs, tiny_net())
+    list(plain)
+    monkeypatch.setattr(Vectorised, "step_for", run_traced)
+    compiled = Federation(config, blobs, tiny_net())
+    list(compiled)
+    for leaf_name, leaf in plain.state.w.items():
+        torch.testing.assert_close(compiled.state.w[leaf_name], leaf, rtol=0, atol=1e-13)
 
 
 def test_dropout_is_refused(blobs: Dataset, make_config: MakeConfig):

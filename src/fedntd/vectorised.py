@@ -11,7 +11,7 @@ is filled up with a real sample, and masked.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -293,24 +293,33 @@ def captured(
     """`step` on `buffers`, traced, compiled and captured; what is returned copies a plan in and replays the graph."""
     plan = torch.zeros(plan_shape, dtype=torch.int64, device=buffers.loss.device)
     plan[1] = 1  # all samples are real
-    before = tree.map(torch.clone, {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss})
-
-    def on_tensors(w: Weights, velocity: Weights, loss: Tensor, ctx: dict, plan: Tensor) -> None:
-        step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
-
-    known = {name: value for name, value in buffers.ctx._asdict().items() if name != "momentum"}
-    inputs = (buffers.w, buffers.velocity, buffers.loss, known, plan)
-    # tracing resolves vmap and grad into plain operations, our convolutions among them, which then compile as they are
-    compiled = torch.compile(make_fx(on_tensors)(*inputs), fullgraph=True)
+    changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
+    before = tree.map(torch.clone, changing)
+    traced_step, inputs = traced(step, buffers, plan)
+    compiled = torch.compile(traced_step, fullgraph=True)
     with torch.no_grad():
         graph, _ = graph_of(lambda: compiled(*inputs))
-    tree.map(Tensor.copy_, {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}, before)
+    tree.map(Tensor.copy_, changing, before)  # tracing, warming up and capturing took steps
 
     def replay(new_plan: Tensor) -> None:
         plan.copy_(new_plan)
         graph.replay()
 
     return replay
+
+
+def traced(
+    step: Callable[[Buffers, Tensor], None], buffers: Buffers, plan: Tensor
+) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """`step` as a function of tensors alone, and the tensors it is to be called with. In it, vmap and grad are resolved
+    into plain operations, our convolutions among them, which the compiler could not follow through vmap itself."""
+
+    def on_tensors(w: Weights, velocity: Weights, loss: Tensor, ctx: dict, plan: Tensor) -> None:
+        step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
+
+    known = {name: value for name, value in buffers.ctx._asdict().items() if name != "momentum"}
+    inputs = (buffers.w, buffers.velocity, buffers.loss, known, plan)
+    return make_fx(on_tensors)(*inputs), inputs
 
 
 def graph_of(function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
