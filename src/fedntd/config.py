@@ -5,6 +5,7 @@ further keys, so that a new method's hyper-parameters are config keys without be
 """
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
 import json
@@ -318,3 +319,17 @@ def flat(config: Config) -> dict[str, Any]:
         for key, section in to_table(config).items()
         for name, value in (section.items() if isinstance(section, dict) else [("", section)])
     }
+
+
+# how and where a run is computed, which does not make it another run
+HOW = ("engine", "device", "workers", "together", "checkpoint_seconds", "data.path")
+
+
+def identity(config: Config) -> str:
+    """A short name for what a run computes: the same for configs that differ only in how and where it is done.
+
+    >>> identity(Config(seed=1)) == identity(Config(seed=1, workers=2)) != identity(Config(seed=2, workers=2))
+    True
+    """
+    what = {key: value for key, value in flat(config).items() if key not in HOW}
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

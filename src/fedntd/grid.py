@@ -1,0 +1,32 @@
+"""Several runs from one table of settings: a key that is given a list of values stands for a run with each of them."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+
+def expand(table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Each combination of the listed values: a name made of what differs, and the table of that run.
+
+    `seeds` is another word for `seed`. The name is empty where nothing is listed.
+
+    >>> [name for name, _ in expand({"seeds": [0, 1], "algorithm": {"name": "fedntd", "beta": [0.5, 1.0]}})]
+    ['seed=0,algorithm.beta=0.5', 'seed=0,algorithm.beta=1.0', 'seed=1,algorithm.beta=0.5', 'seed=1,algorithm.beta=1.0']
+    """
+    table = {"seed" if key == "seeds" else key: value for key, value in table.items()}
+    listed = {
+        path: value
+        for key, section in table.items()
+        for path, value in (
+            {(key, name): v for name, v in section.items()} if isinstance(section, Mapping) else {(key,): section}
+        ).items()
+        if isinstance(value, list)
+    }
+    runs = []
+    for values in itertools.product(*listed.values()):
+        chosen = dict(zip(listed, values, strict=True))
+        one = {key: dict(section) if isinstance(section, Mapping) else section for key, section in table.items()}
+        for (*section, key), value in chosen.items():
+            (one[section[0]] if section else one)[key] = value
+        runs.append((",".join(f"{'.'.join(path)}={value}" for path, value in chosen.items()), one))
+    return runs
