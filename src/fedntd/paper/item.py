@@ -54,6 +54,9 @@ class Results(dict[Cell, "list[Result]"]):
         super().__init__({cell: list(found.get(cell, [])) for cell in item.runs})
         self.item, self.setting, self.measured = item, setting, dict(measured)
 
+    def __missing__(self, cell: Cell) -> "list[Result]":
+        return []
+
     def finished(self, row: str, column: str) -> "list[Result]":
         return [result for result in self[row, column] if result.status == "finished"]
 

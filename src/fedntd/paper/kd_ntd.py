@@ -44,7 +44,7 @@ def render(results: Results) -> list[Table | Plot]:
 ITEM = Item(
     name="kd-ntd",
     title="From distillation to not-true distillation, CIFAR-10",
-    paper="Appendix H, Table 9 and Figure 9",
+    paper="Table 12 and Figure 11",
     about="The distillation loss moves from all classes (KD) to the not-true classes (NTD). The paper: the nearer to "
     "NTD, the better, and unlike KD it does not hold the local models back.",
     runs={

@@ -218,4 +218,8 @@ def read_store(out: Path, ledger: Path | None) -> Store:
             run = read_run(file.parent)
             if run.status in ("finished", "failed"):
                 results.append(result_of(run))
-    return Store(results + ([read_result(file) for file in sorted(ledger.glob("*.json"))] if ledger else []))
+    return Store(results + (read_results(ledger) if ledger else []))
+
+
+def read_results(ledger: Path) -> list[Result]:
+    return [read_result(file) for file in sorted(ledger.glob("*.json"))]

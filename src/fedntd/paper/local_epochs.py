@@ -25,17 +25,17 @@ def render(results: Results) -> list[Table]:
     ]
 
 
-def item(name: str, preset: str, words: str) -> Item:
+def item(name: str, number: str, preset: str, words: str) -> Item:
     columns = {f"E={epochs}": table(preset, federation={"local_epochs": epochs}) for epochs in EPOCHS}
     return Item(
         name=name,
         title=f"Effect of local epochs, CIFAR-10, {words}",
-        paper="Appendix G.1",
+        paper=number,
         about="A client makes E passes over its data in a round. The paper: FedNTD's lead over FedAvg grows with E.",
         runs=method_rows(ROWS, dict(columns)),
         render=render,
     )
 
 
-S2 = item("local-epochs-s2", "cifar10-s2", "sharding s=2")
-LDA = item("local-epochs-lda", "cifar10-lda0.1", "LDA α=0.1")
+S2 = item("local-epochs-s2", "Table 8", "cifar10-s2", "sharding s=2")
+LDA = item("local-epochs-lda", "Table 9", "cifar10-lda0.1", "LDA α=0.1")

@@ -32,7 +32,7 @@ def render(results: Results) -> list[Table]:
 ITEM = Item(
     name="mse",
     title="Squared error in place of the divergence, CIFAR-10, sharding s=2",
-    paper="Appendix L",
+    paper="Table 14",
     about="The not-true logits are matched by a squared error. The paper: better and less forgetful as β grows, until "
     "the model diverges; it cannot reach FedNTD.",
     runs={(ROW, column): table("cifar10-s2", method) for column, method in METHODS.items()},

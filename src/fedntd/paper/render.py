@@ -14,6 +14,9 @@ from fedntd.report.figures import save_figure, styled
 
 FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
 CSS = """
+main { max-width: 1320px; }
+thead th { text-align: right; }
+thead th:first-child { text-align: left; }
 .paper { color: var(--muted); font-size: 0.78rem; white-space: nowrap; }
 .paper i { font-style: normal; color: var(--ink); }
 .note { color: var(--muted); font-size: 0.72rem; }
@@ -53,7 +56,7 @@ def write_item(results: Results, out: Path) -> list[Path]:
             paths = [folder / f"{thing.name}.{ending}" for ending in FORMATS]
             for path, write in zip(paths, FORMATS.values(), strict=True):
                 put(path, write(thing))
-            parts.append(table_html(thing))
+            parts.append(table_html(thing, item.title))
         written += paths
         links = "".join(f'<a href="{item.name}/{escape(path.name)}">{path.suffix[1:].upper()}</a>' for path in paths)
         parts.append(f'<p class="caption files">{links}</p>')
@@ -67,12 +70,11 @@ def section_html(results: Results, parts: Sequence[str]) -> str:
     item = results.item
     done, of = progress(results)
     facts = [item.paper, f"protocol {results.setting.protocol}", f"{done} of {of} runs" if of else ""]
-    reasons = [
-        f"{row}, {column}, seed {run.config.seed} failed: {run.reason}"
-        for (row, column), runs in results.items()
-        for run in runs
-        if run.status == "failed"
-    ]
+    reasons = []
+    for (row, column), runs in results.items():
+        failed = [run for run in runs if run.status == "failed"]
+        if failed:
+            reasons.append(f"{row}, {column}: {len(failed)} of {len(runs)} runs failed: {failed[0].reason}")
     return "\n".join(
         [
             f'<section id="{item.name}">',
@@ -91,13 +93,15 @@ def progress(results: Results) -> tuple[int, int]:
     return sum(map(len, results.values())), len(results) * results.item.wanted_seeds(results.setting)
 
 
-def table_html(table: Table) -> str:
-    return f'<h3>{escape(table.title)}</h3>\n{to_html(table)}\n<p class="caption">{escape(table.caption)}</p>'
+def table_html(table: Table, above: str) -> str:
+    title = "" if table.title == above else f"<h3>{escape(table.title)}</h3>\n"
+    return f'{title}{to_html(table)}\n<p class="caption">{escape(table.caption)}</p>'
 
 
 def plot_html(plot: Plot, png: bytes) -> str:
     data = base64.b64encode(png).decode()
-    image = f'<img alt="{escape(plot.caption)}" src="data:image/png;base64,{data}">'
+    width = round(105 * plot.figure.get_figwidth())
+    image = f'<img alt="{escape(plot.caption)}" style="width: {width}px" src="data:image/png;base64,{data}">'
     return f'<figure class="plot">{image}<figcaption>{escape(plot.caption)}</figcaption></figure>'
 
 

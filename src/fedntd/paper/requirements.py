@@ -43,7 +43,7 @@ def render(results: Results) -> list[Table]:
 ITEM = Item(
     name="requirements",
     title="Additional requirements compared to FedAvg",
-    paper="Appendix C, Table 6",
+    paper="Table 6",
     about="State that a client keeps between rounds, bytes beyond the weights, data that belongs to no client. "
     "FedEnsemble and FedBE are in the paper's table alone.",
     runs={},

@@ -55,7 +55,7 @@ STD = replace(
     TABLE1,
     name="table1-std",
     title="Accuracy of seven methods with standard deviations",
-    paper="Appendix F",
+    paper="Table 7",
     about="The runs of Table 1, with the paper's standard deviations.",
     render=render_std,
 )
