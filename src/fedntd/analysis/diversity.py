@@ -40,8 +40,10 @@ def gradient_diversity(gradients: Tree) -> float:
 
 def gram_matrix(gradients: Tree) -> Vector:
     """Their inner products, [gradient, gradient]."""
-    flat = torch.cat([leaf.flatten(1).double() for leaf in tree.leaves(gradients)], dim=1)
-    return (flat @ flat.T).cpu().numpy()
+    pieces = [
+        piece for leaf in tree.leaves(gradients) for piece in leaf.flatten(1).split(2**18, dim=1)
+    ]  # not all at once
+    return torch.stack([piece.double() @ piece.double().T for piece in pieces]).sum(0).cpu().numpy()
 
 
 def diversity_of_mixtures(gram: Vector, shares: Vector) -> float:
