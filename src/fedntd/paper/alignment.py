@@ -17,7 +17,7 @@ from fedntd.report.figures import bare, plain, styled
 
 PARTITIONS = {"IID": "cifar10-iid", "s=2": "cifar10-s2", "α=0.05": "cifar10-lda0.05"}
 PICTURE = ("IID", "s=2")  # the partitions of which the preferences are drawn
-ROWS = {"global and locals": "locals", "global and next global": "aggregated"}
+MODELS = {"global and locals": "locals", "global and next global": "aggregated"}
 
 
 def measure(results: Results) -> Mapping[str, Any]:
@@ -41,25 +41,27 @@ def measure(results: Results) -> Mapping[str, Any]:
 def render(results: Results) -> list[Table | Plot]:
     """The released network has one hidden layer, of 512 units; the paper's second one, of 128, stays open."""
     cells: dict[Cell, Figures | str] = {}
-    for (row, column), published in ALIGNMENT.items():
+    for (layer_and_models, column), published in ALIGNMENT.items():
         partition, method = column.split()
-        units, _, what = row.partition(" units, ")
+        units, _, models = layer_and_models.partition(" units, ")
         runs = results.measured.get(key((method, partition)), []) if units == "512" else []
         wanted = results.item.wanted_seeds(results.setting) if units == "512" else 0
-        cells[row, column] = Figures([one[ROWS[what]] for one in runs], wanted=wanted, published=published)
-    columns = list(dict.fromkeys(column for _, column in cells))
+        values = [run[MODELS[models]] for run in runs]
+        cells[f"{partition}: {models} ({units})", method] = Figures(values, wanted=wanted, published=published)
     found: list[Table | Plot] = [
         Table(
             name="alignment",
             title=ITEM.title,
             caption="Share of neurons that prefer the same class: in the global model and in the local models that "
-            "come of it, and in two global models in a row. The released network has no layer of 128 units.",
-            corner="layer and models",
-            rows=list(dict.fromkeys(row for row, _ in cells)),
-            columns=columns,
+            "come of it, and in two global models in a row. In parentheses, the units of the layer: the released "
+            "network has no layer of 128. Arrows: against FedAvg.",
+            corner="clients: models (units)",
+            rows=[f"{p}: {models} ({units})" for units in (512, 128) for p in PARTITIONS for models in MODELS],
+            columns=list(METHODS),
             cells=cells,
             digits=3,
             compare="columns",
+            baseline="FedAvg",
             units="",
         )
     ]
