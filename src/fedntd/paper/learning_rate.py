@@ -13,7 +13,7 @@ from fedntd.paper.tables import Figures, Table
 from fedntd.report.summary import HEADINGS, PALETTE
 
 RATES = (0.001, 0.002, 0.003, 0.005, 0.01)
-SETUPS = tuple(column for column in PRESETS if column.startswith("CIFAR-10"))
+SETUPS = tuple(column for column in PRESETS if column.startswith("CIFAR-10 "))
 METHODS = {"FedAvg": "fedavg", "FedNTD": "fedntd"}
 RULES = ("final", "best", "last10", "ema")
 PRINTED: Mapping[Cell, Published] = TABLE1_SHARDING | TABLE1_LDA
