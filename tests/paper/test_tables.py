@@ -111,7 +111,10 @@ def test_latex(table: Table):
     text = to_latex(table)
     assert r"\caption{Some figures. In 100 \% of cases.}" in text
     assert r"method & s=2 & $\alpha$=0.1 \\" in text
-    above, below = r"\textbf{53.50}{\scriptsize $\pm$0.71} (0.31) $\uparrow$", r"{\scriptsize paper 52.61 (0.43), +0.89}"
+    above, below = (
+        r"\textbf{53.50}{\scriptsize $\pm$0.71} (0.31) $\uparrow$",
+        r"{\scriptsize paper 52.61 (0.43), +0.89}",
+    )
     assert rf"FedNTD & \shortstack{{{above} \\ {below}}} & " in text
     # as LaTeX would see it: groups, environments and formulas are closed, and each line of the body has three cells
     assert text.replace(r"\{", "").count("{") == text.replace(r"\}", "").count("}")
