@@ -12,11 +12,11 @@ from fedntd.paper.ledger import Result, file_name, put, to_text
 
 
 def made_up(
-    config: Config, accuracy: float, forgetting: float = 0.3, status: str = "finished", **history: Any
+    config: Config, percent: float, forgetting: float = 0.3, status: str = "finished", **history: Any
 ) -> Result:
-    """Ends at `accuracy` (in %) by every rule but the best; other measures are constant, or as given."""
+    """Ends at `percent` by every rule but the best; other measures are constant, or as given."""
     rounds, classes = config.federation.rounds, 10
-    final = accuracy / 100
+    final = percent / 100
     rise = np.full(rounds, final)
     rise[: rounds // 2] = np.linspace(0.1, final, rounds // 2)
     class_accuracy = np.repeat(rise[:, None], classes, axis=1)
