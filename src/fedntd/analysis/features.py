@@ -20,11 +20,15 @@ class CircleCNN(CNN):
     """The paper's network, whose features are points on the unit circle: for pictures. In a config,
     `model.name = "fedntd.analysis.features:CircleCNN"`."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, scale: float = 10.0) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, scale: float = 3.0) -> None:
         super().__init__(shape, classes)
         self.scale = scale  # of the features before the last layer: logits of unit vectors alone would be too alike
         self.circle = nn.Linear(512, 2)
         self.fc2 = nn.Linear(2, classes)
+        # the classes begin evenly round the circle: from random directions, training leaves most of it empty
+        angle = 2 * torch.pi * torch.arange(classes) / classes
+        self.fc2.weight.data = torch.stack([angle.cos(), angle.sin()], dim=1)
+        self.fc2.bias.data.zero_()
 
     def forward(self, x: Tensor) -> Out:
         x = conv_pool_relu(conv_pool_relu(x, self.conv1), self.conv2)

@@ -1,6 +1,6 @@
 """Rounds with their local models: a run taken up from its folder, and training watched from inside."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,22 +86,21 @@ def next_round(federation: Federation) -> Inside:
         record = federation.play_round()
     finally:
         federation.algorithm = algorithm
-    w_k = tree.map(lambda delta, leaf: leaf + delta, watching.seen["delta"], w_g)
-    return Inside(record, before, w_g, w_k, federation.state.w)
+    return Inside(record, before, w_g, tree.map(torch.add, watching.delta, w_g), federation.state.w)
 
 
 class Watching:
-    """An algorithm that answers as the given one does, and keeps the uploads that reach the server."""
+    """An algorithm that answers as the given one does, and keeps what the clients' weights moved by."""
 
     def __init__(self, algorithm: Any) -> None:
         self.algorithm = algorithm
-        self.seen: Mapping[str, Any] = {}
+        self.delta: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.algorithm, name)
 
     def aggregate(self, w_g: Weights, server: Any, up: Any, *rest: Any) -> Any:
-        self.seen = up
+        self.delta = tree.map(torch.clone, up["delta"])  # an engine may use its memory again
         return self.algorithm.aggregate(w_g, server, up, *rest)
 
 

@@ -41,7 +41,7 @@ def forgetting(servers: dict[str, Result], results: Results) -> Plot:
         similarity.plot(np.arange(1, len(values) + 1), values, color=colour, label=name, linewidth=1.1)
         rounds_axis(similarity, len(values))
     similarity.set(title="similarity to the round before", xlabel="round", ylabel="cosine", ylim=(None, 1.01))
-    similarity.legend(loc="lower right")
+    similarity.legend(loc="best")
     for name, colour in zip(DATASETS, (BLUE, RED), strict=True):
         runs = [results.finished(name, level) for level in LEVELS]
         x = [i for i, found in enumerate(runs) if found]
@@ -50,7 +50,7 @@ def forgetting(servers: dict[str, Result], results: Results) -> Plot:
     against.set_xticks(range(len(LEVELS)), [level.replace("α=", "") for level in LEVELS])
     against.set(title="forgetting", xlabel="IID, or α: more heterogeneous →", ylabel="$F$")
     against.set_ylim(bottom=0)
-    against.legend(loc="upper left")
+    against.legend(loc="best")
     caption = (
         "Class-wise test accuracy of the global model with IID and with heterogeneous clients; its cosine similarity "
         "to that of the round before; forgetting F at several levels of heterogeneity. FedAvg, a rate that does not "

@@ -12,7 +12,7 @@ from fedntd.analysis.rounds import Inside, next_round, reopen, start_from
 from fedntd.config import Choice
 from fedntd.federation import Federation
 from fedntd.paper.fig_common import METHODS, class_colour, folders, panels, rehearse
-from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.item import Item, Plot, Results, Settings, table
 from fedntd.report.figures import BLUES, styled
 from fedntd.tree import Weights
 
@@ -119,15 +119,31 @@ def draw_ring(ax: Axes, density: np.ndarray) -> None:
     ax.spines[:].set_visible(False)
 
 
+def small(settings: Settings) -> Settings:
+    """With all local epochs: two features are learned slowly."""
+    reduced = rehearse(12, ratio=0.15)(settings)
+    federation = {**reduced["federation"], "local_epochs": 5}
+    return {**reduced, "federation": federation, "data": {**reduced["data"], "augment": False}}
+
+
 ITEM = Item(
     name="fig-hypersphere",
     title="Features on the circle before and after local training, CIFAR-10 s=2",
     paper="Figure 18",
     about="A network whose features are points on the circle is trained for 100 rounds by IID clients, then by "
-    "clients with two classes each. The paper: their own classes spread over the circle, the others crowd together.",
-    runs={CELL: table("cifar10-iid", model={"name": "fedntd.analysis.features:CircleCNN"}, federation={"rounds": 100})},
+    "clients with two classes each: what becomes of the features of classes that a client lacks, and what averaging "
+    "makes of it.",
+    # no augmentation: under crops and Cutout, all features of such a network gather in one place
+    runs={
+        CELL: table(
+            "cifar10-iid",
+            data={"augment": False},
+            model={"name": "fedntd.analysis.features:CircleCNN"},
+            federation={"rounds": 100},
+        )
+    },
     measure=measure,
     render=render,
     seeds=1,
-    small=rehearse(15, ratio=0.5),
+    small=small,
 )

@@ -128,7 +128,7 @@ ITEM = Item(
     title="Features after local training by t-SNE, CIFAR-10 s=2",
     paper="Figures 19, 20 and 21",
     about="A global model of 100 rounds on heterogeneous clients goes to homogeneous and to heterogeneous ones. The "
-    "paper: features gather by class in the first case, and by client in the second, less so with FedNTD.",
+    "paper: features gather by class in the first case, and by client in the second.",
     runs={CELL: table("cifar10-s2", federation={"rounds": 100})},
     measure=measure,
     render=render,
