@@ -81,7 +81,7 @@ SOME = {
     "sampling-ratio-lda": ["SCAFFOLD/R=0.05"],
     "resnet10": ["Sharding s=5/FedNTD"],
     "kd-ntd": ["Sharding s=2/FedAvg", "Sharding s=2/KD", "Sharding s=2/λ=0.5", "Sharding s=2/NTD"],
-    "fedalign": ["16 clients, α=0.1"],
+    "fedalign": ["16 clients, α=0.1/FedAlign"],
     "mse": [],
     "requirements": [],
     "learning-rate": ["CIFAR-10 α=0.3"],
