@@ -5,7 +5,16 @@ import pytest
 import torch
 
 from fedntd import Federation, FedntdError, federate, tree
-from fedntd.analysis.rounds import next_round, reopen, start_from, trace_client, watch, with_algorithm
+from fedntd.analysis.rounds import (
+    class_accuracy,
+    next_cohort,
+    next_round,
+    reopen,
+    start_from,
+    trace_client,
+    watch,
+    with_algorithm,
+)
 from fedntd.config import Config, Measure, from_table
 from fedntd.metrics import in_local, out_local
 from fedntd.record import Record
@@ -58,7 +67,7 @@ def test_a_round_from_inside(blobs, make_config, tiny_net):
         torch.testing.assert_close(leaf, torch.tensordot(size / size.sum(), first.w_k[name], 1))
         torch.testing.assert_close(first.local(1)[name], first.w_k[name][1])
     assert second.before.tolist() == first.record.class_accuracy
-    expected = federation.engine.test(start).class_accuracy
+    expected = class_accuracy(federation, start)
     assert first.before.tolist() == expected.tolist()
 
 
@@ -100,6 +109,12 @@ class TestReopen:
             reopen(tmp_path / "run")
 
 
+def test_class_accuracy_is_that_of_the_record(config):
+    federation = Federation(config)
+    assert next_cohort(federation) == (record := next(iter(federation))).cohort
+    assert class_accuracy(federation, federation.state.w).tolist() == record.class_accuracy
+
+
 class TestTrace:
     @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
     def test_ends_with_the_trained_model(self, config, algorithm):
@@ -107,12 +122,12 @@ class TestTrace:
         federation = Federation(with_algorithm(config, algorithm))
         next_round(federation)
         before = federation.state.w
-        cohort = federation.planned(2)[0]
+        cohort = next_cohort(federation)
         trace = trace_client(federation, cohort[1], every=2)
         assert equal(federation.state.w, before)
         assert trace.steps == [0, 2, 3]  # three batches of ten
         inside = next_round(federation)
-        accuracy = federation.engine.test(inside.local(1)).class_accuracy
+        accuracy = class_accuracy(federation, inside.local(1))
         assert trace.class_accuracy[-1] == pytest.approx(accuracy)
         assert trace.class_accuracy[0] == pytest.approx(inside.before)
         p = federation.p[cohort[1]]
@@ -130,7 +145,7 @@ class TestTrace:
 def test_means_are_over_the_cohort(config):
     """The record's in-local accuracy is the mean of the traces' ends."""
     federation = Federation(replace(config, measure=Measure(1)))
-    cohort = federation.planned(1)[0]
+    cohort = next_cohort(federation)
     ends = [trace_client(federation, k, every=99) for k in cohort]
     record = next(iter(federation))
     assert record.in_local == pytest.approx(np.mean([trace.in_local[-1] for trace in ends]))

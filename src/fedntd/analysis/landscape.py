@@ -119,11 +119,12 @@ def landscape(
     draws: int = 5,
     reach: float = 1.0,
     points: int = 15,
+    tolerance: float = 1e-3,
     seed: int = 0,
 ) -> Landscape:
     """Noise of each sigma, and the plane of the two sharpest directions up to `reach` on `points` points each way."""
     loss = Loss(model, batches)
-    values, (first, second) = top_eigenpairs(loss, w, 2, seed=seed)
+    values, (first, second) = top_eigenpairs(loss, w, 2, tolerance, seed)
     at = np.linspace(-reach, reach, points)
     noise = perturbed_losses(loss, w, sigmas, draws, seed)
     return Landscape(loss(w), sigmas, noise, values, at, loss_surface(loss, w, first, second, at))

@@ -16,7 +16,7 @@ from fedntd.federation import Federation
 from fedntd.local import local_step
 from fedntd.metrics import Vector, count, in_batches, in_local, out_local
 from fedntd.optim import learning_rate
-from fedntd.plan import local_plan
+from fedntd.plan import cohort, local_plan
 from fedntd.record import Record, State, load_checkpoint, read_run
 from fedntd.tree import Weights
 
@@ -48,6 +48,18 @@ def start_from(config: Config, w: Weights, round: int = 0) -> Federation:
     return federation
 
 
+def next_cohort(federation: Federation) -> list[int]:
+    """The clients that train in the next round."""
+    settings, round = federation.config.federation, federation.state.round + 1
+    return cohort(federation.config.seed, round, settings.clients, settings.ratio)
+
+
+def class_accuracy(federation: Federation, w: Weights) -> Vector:
+    """Of any weights, on the federation's test part: [class]."""
+    engine = federation.engine
+    return count(engine.model, w, engine.test_part, in_batches(len(engine.test_part)), engine.classes).class_accuracy
+
+
 def with_algorithm(config: Config, name: str, **options: Any) -> Config:
     return replace(config, algorithm=Choice(name, options))
 
@@ -77,7 +89,7 @@ def watch(federation: Federation) -> Iterator[Inside]:
 
 def next_round(federation: Federation) -> Inside:
     """Play one round, whether or not the run was meant to have so many."""
-    before = federation.history[-1] if federation.history else federation.engine.test(federation.state.w).class_accuracy
+    before = federation.history[-1] if federation.history else class_accuracy(federation, federation.state.w)
     algorithm = federation.algorithm
     w_g = algorithm.send(federation.state.w, federation.state.server)
     watching = Watching(algorithm)
@@ -127,6 +139,7 @@ def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
     plan = local_plan(
         *(config.seed, round, client, federation.parts[client]),
         *(settings.local_epochs, settings.batch_size, dataset.augment, dataset.shape),
+        **{name: getattr(settings, name) for name in ("drop_last",) if hasattr(settings, name)},
     )
     lr = torch.tensor(learning_rate(config.optimiser, round), dtype=federation.storage, device=federation.device)
     algorithm = federation.algorithm
@@ -134,18 +147,14 @@ def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
     counts, momentum = federation.class_counts[client], config.optimiser.momentum
     ctx = Context(w_g, shared, federation.own(client), lr, momentum, counts)
 
-    def test(w: Weights) -> Vector:
-        places = in_batches(len(engine.test_part))
-        return count(engine.model, w, engine.test_part, places, engine.classes).class_accuracy
-
     w, velocity = w_g, tree.zeros_like(w_g)
-    steps, accuracies = [0], [test(w)]
+    steps, accuracies = [0], [class_accuracy(federation, w)]
     for step, (samples, draws) in enumerate(plan.batches(), start=1):
         batch = engine.train_part.batch(samples, draws)
         w, velocity, _ = local_step(algorithm, engine.model, engine.optimiser, w, velocity, batch, ctx)
         if step % every == 0 or step == plan.steps:
             steps.append(step)
-            accuracies.append(test(w))
+            accuracies.append(class_accuracy(federation, w))
     p = federation.p[client]
     inside, outside = [in_local(a, p) for a in accuracies], [out_local(a, p) for a in accuracies]
     return Trace(steps, np.array(accuracies), np.array(inside), np.array(outside))

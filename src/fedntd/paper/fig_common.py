@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedntd.config import Config
-from fedntd.federation import Federation
 from fedntd.paper.item import Cell, Results, Settings, shrink
 from fedntd.report.figures import styled, whole_numbers
 from fedntd.report.summary import PALETTE
@@ -67,11 +66,6 @@ def training_of(config: Config) -> str:
     options = config.partition.options
     split = {"sharding": f"s={options.get('s')}", "lda": f"α={options.get('alpha')}"}.get(config.partition.name, "IID")
     return f"{names.get(config.data.name, config.data.name)}, {split}"
-
-
-def some_clients(federation: Federation, count: int) -> list[int]:
-    """Of the cohort of the next round."""
-    return federation.planned(federation.state.round + 1)[0][:count]
 
 
 # --- panels -----------------------------------------------------------------------------------------------------

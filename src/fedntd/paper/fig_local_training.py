@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.analysis.rounds import reopen, trace_client
+from fedntd.analysis.rounds import next_cohort, reopen, trace_client
 from fedntd.paper.fig_common import (
     COLOURS,
     METHODS,
@@ -16,7 +16,6 @@ from fedntd.paper.fig_common import (
     panels,
     percent,
     rehearse,
-    some_clients,
 )
 from fedntd.paper.item import Item, Plot, Results, table
 
@@ -30,7 +29,7 @@ def measure(results: Results) -> Mapping[str, Any]:
     for cell, (folder, *_) in folders(results).items():
         federation = reopen(folder)
         every = 1 if results.setting.small else 2
-        traces = [trace_client(federation, k, every) for k in some_clients(federation, 10)]
+        traces = [trace_client(federation, k, every) for k in next_cohort(federation)[:10]]
         measured[key(cell)] = {
             "steps": traces[0].steps,  # sharding: all clients have as many
             **{side: [getattr(trace, side) for trace in traces] for side in SIDES},
