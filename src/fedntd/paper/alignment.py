@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from fedntd.analysis.alignment import preferred_classes
 from fedntd.analysis.rounds import next_round, reopen
-from fedntd.paper.fig_common import CLASSES, METHODS, folders, key, panels, rehearse
+from fedntd.paper.fig_common import CLASSES, KEEP, METHODS, folders, key, panels, rehearse
 from fedntd.paper.item import Cell, Item, Plot, Results, table
 from fedntd.paper.published import ALIGNMENT
 from fedntd.paper.tables import Figures, Table
@@ -99,7 +99,7 @@ ITEM = Item(
     title="Alignment of neurons, CIFAR-10",
     paper="Table 2 and Figure 17",
     about="A neuron prefers the class on which its activation is largest. The paper: FedNTD keeps more preferences "
-    "through local training where clients differ, and makes little difference where they do not.",
+    "through local training where clients differ, and makes little difference where they do not." + KEEP,
     runs={(name, p): table(preset, method) for name, method in METHODS.items() for p, preset in PARTITIONS.items()},
     measure=measure,
     render=render,

@@ -27,6 +27,8 @@ COLOURS = {
 METHODS = {"FedAvg": "fedavg", "FedNTD": "fedntd"}  # those that most figures compare
 # ten colours for ten classes, in which neighbours differ in brightness too
 CLASSES = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#999999", "#E69F00", "#332288", "#882255")
+# for the `about` of items that are measured from weights
+KEEP = " Measured from the last checkpoints of the runs: their folders must be kept."
 # section 2 of the paper was run with a rate that does not fall
 MOTIVATION: Settings = {"lr": 0.01, "decay": 1.0}
 

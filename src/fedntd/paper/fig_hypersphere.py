@@ -11,7 +11,7 @@ from fedntd.analysis.features import angles, circle_density, features
 from fedntd.analysis.rounds import Inside, next_round, reopen, start_from
 from fedntd.config import Choice
 from fedntd.federation import Federation
-from fedntd.paper.fig_common import METHODS, class_colour, folders, panels, rehearse
+from fedntd.paper.fig_common import KEEP, METHODS, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, Settings, table
 from fedntd.report.figures import BLUES, styled
 from fedntd.tree import Weights
@@ -132,7 +132,7 @@ ITEM = Item(
     paper="Figure 18",
     about="A network whose features are points on the circle is trained for 100 rounds by IID clients, then by "
     "clients with two classes each: what becomes of the features of classes that a client lacks, and what averaging "
-    "makes of it.",
+    "makes of it." + KEEP,
     # no augmentation: under crops and Cutout, all features of such a network gather in one place
     runs={
         CELL: table(

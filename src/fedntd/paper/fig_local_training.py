@@ -6,17 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedntd.analysis.rounds import next_cohort, reopen, trace_client
-from fedntd.paper.fig_common import (
-    COLOURS,
-    METHODS,
-    band,
-    few,
-    folders,
-    key,
-    panels,
-    percent,
-    rehearse,
-)
+from fedntd.paper.fig_common import COLOURS, KEEP, METHODS, band, few, folders, key, panels, percent, rehearse
 from fedntd.paper.item import Item, Plot, Results, table
 
 COLUMN = "s=2"
@@ -64,7 +54,7 @@ ITEM = Item(
     title="Accuracy during local training, CIFAR-10 s=2",
     paper="Figure 6",
     about="The paper: fitting the local distribution quickly forgets what is outside of it; FedNTD keeps more of "
-    "that, and learns the local distribution no worse.",
+    "that, and learns the local distribution no worse." + KEEP,
     runs={(name, COLUMN): table("cifar10-s2", method) for name, method in METHODS.items()},
     measure=measure,
     render=render,

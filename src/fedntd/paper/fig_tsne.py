@@ -13,7 +13,7 @@ from fedntd.analysis.features import features, tsne
 from fedntd.analysis.rounds import next_round, reopen, start_from
 from fedntd.config import Choice
 from fedntd.federation import Federation
-from fedntd.paper.fig_common import COLOURS, class_colour, folders, panels, rehearse
+from fedntd.paper.fig_common import COLOURS, KEEP, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.report.figures import bare, plain
 
@@ -128,7 +128,7 @@ ITEM = Item(
     title="Features after local training by t-SNE, CIFAR-10 s=2",
     paper="Figures 19, 20 and 21",
     about="A global model of 100 rounds on heterogeneous clients goes to homogeneous and to heterogeneous ones. The "
-    "paper: features gather by class in the first case, and by client in the second.",
+    "paper: features gather by class in the first case, and by client in the second." + KEEP,
     runs={CELL: table("cifar10-s2", federation={"rounds": 100})},
     measure=measure,
     render=render,

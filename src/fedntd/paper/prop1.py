@@ -26,7 +26,7 @@ from fedntd.data.device import DevicePart
 from fedntd.data.partition import Indices
 from fedntd.metrics import Vector
 from fedntd.models.functional import Model
-from fedntd.paper.fig_common import BLUE, GREEN, GREY, ORANGE, RED, folders, panels, rehearse, training_of
+from fedntd.paper.fig_common import BLUE, GREEN, GREY, KEEP, ORANGE, RED, folders, panels, rehearse, training_of
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.tree import Weights
 
@@ -105,7 +105,7 @@ ITEM = Item(
     title="Proposition 1: gradient diversity",
     paper="Definition 2, Proposition 1",
     about="With orthogonal class gradients of one length, Λ falls with β at least as fast as the bound says, for β up "
-    "to C/2 − 1. Beside it: what Λ is with the gradients of a trained model.",
+    "to C/2 − 1. Beside it: what Λ is with the gradients of a trained model." + KEEP,
     runs={CELL: table("cifar10-s2", "fedntd")},
     measure=measure,
     render=render,

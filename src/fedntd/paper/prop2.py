@@ -9,7 +9,7 @@ import torch
 from fedntd.analysis.distillation import kl_split
 from fedntd.analysis.rounds import next_round, reopen
 from fedntd.config import Choice
-from fedntd.paper.fig_common import COLOURS, METHODS, folders, panels, rehearse, training_of
+from fedntd.paper.fig_common import COLOURS, KEEP, METHODS, folders, panels, rehearse, training_of
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.tables import Table
 from fedntd.report.figures import plain
@@ -90,7 +90,7 @@ ITEM = Item(
     title="Proposition 2: the two parts of the divergence",
     paper="Proposition 2",
     about="KL(global ‖ local) on a client's samples, split into true and not-true classes: the first part is weighted "
-    "by p, the second by p̃.",
+    "by p, the second by p̃." + KEEP,
     runs={CELL: table("cifar10-s2", "fedntd")},
     measure=measure,
     render=render,
