@@ -94,8 +94,8 @@ ITEM = Item(
     title="Consistency of the global model's answers",
     paper="Figures 2 and 10",
     about="The paper: with IID clients the global model answers evenly well in every round; with heterogeneous ones "
-    "classes that it knew are lost from one round to the next, the more so the more clients differ. FedNTD becomes "
-    "even earlier.",
+    "classes that it knew are lost from one round to the next, the more so the more clients differ. FedNTD answers "
+    "evenly after fewer rounds.",
     runs={
         (name, level): table(f"{dataset}-{split}", optimiser=MOTIVATION)
         for name, dataset in DATASETS.items()

@@ -74,7 +74,8 @@ ITEM = Item(
     title="Weight divergence and distribution distance, CIFAR-10 s=2",
     paper="Figure 8",
     about="A_G is the global model's class-wise accuracy scaled to sum to 1. The paper: the farther a client's "
-    "classes are from A_G, the farther its weights move; FedNTD steadies that.",
+    "classes are from A_G, the farther its weights move; FedNTD steadies that. Records hold no weights, so "
+    "both runs are trained when the item is measured.",
     runs={},
     measure=measure,
     render=render,
