@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,39 @@ def test_it_can_be_vectorised_over_clients(name: str, tiny_net: Net):
     for k, w in enumerate(clients):
         alone = client(w, Batch(full[k].x[: real[k]], full[k].y[: real[k]]), ctxs[k], int(steps[k]))
         assert_same(tree.map(lambda leaf, k=k: leaf[k], together), alone, atol=1e-12)
+
+
+@METHOD
+def test_its_numbers_may_be_tensors(name: str, tiny_net: Net):
+    """As where runs of different hyper-parameters are trained in one step: no client needs a Python float."""
+    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    settings = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+    numbers = {
+        key: torch.tensor([value, 1.5 * value], dtype=torch.float64)
+        for key, value in settings.items()
+        if type(value) is float
+    }
+    w_0 = model.weights()
+    uploads = three_uploads(algorithm, model)
+    p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    w_g, server = algorithm.aggregate(w_0, algorithm.init_server(w_0), tree.stack([u.up for u in uploads]), p, 0.1)
+    w, batch = tree.scale(1.1, w_g), batches(1, size=5)[0]
+
+    def client(values: dict) -> dict:
+        changed = copy.copy(algorithm)
+        for key, value in values.items():
+            object.__setattr__(changed, key, value)
+        ctx = context(changed, w_g, server, uploads[0].own)
+        gradient, loss = changed.gradient(model, w, batch, ctx)
+        up, own = changed.finish(Result(w, 3, loss, changed.measure(model, w, batch, ctx)), ctx)
+        return {"loss": changed.loss(model, w, batch, ctx), "gradient": gradient, "up": up, "own": own}
+
+    if not numbers:
+        return
+    together = vmap(client, randomness="error")(numbers)
+    for i in range(2):
+        alone = client({key: value[i].item() for key, value in numbers.items()})
+        assert_same(tree.map(lambda leaf, i=i: leaf[i], together), alone, atol=1e-13)
 
 
 @METHOD

@@ -79,11 +79,12 @@ def run(
     else:
         table = find_table(source or "demo")
     config = from_table(with_settings(table, settings or []))
+    method = config.algorithm.name + (f"+{config.server.name.split(':')[-1]}" if config.server.name != "none" else "")
     if out is None:
         stem = Path(source).stem if source and source.endswith(".toml") else (source or "demo")
-        out = free_folder(Path("runs") / f"{stem}-{config.algorithm.name.split(':')[-1]}-seed{config.seed}")
+        out = free_folder(Path("runs") / f"{stem}-{method.split(':')[-1]}-seed{config.seed}")
 
-    label = f"{config.algorithm.name} on {config.data.name}"
+    label = f"{method} on {config.data.name}"
     records = federate(config, out=out, resume=resume)
     try:
         for _ in show_progress(records, config.federation.rounds, label):

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from fedntd import plan, tree
-from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context
-from fedntd.config import GIVEN, Choice, Config, call, target
+from fedntd.config import GIVEN, Choice, Config, call, make_algorithm, target
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import load
 from fedntd.data.device import DevicePart
@@ -73,7 +72,7 @@ class Federation:
 
         self.storage = function.storage
         self.class_counts = torch.tensor(self.counts, dtype=self.storage, device=device)
-        self.algorithm: FedAvg = call("algorithm", config.algorithm)
+        self.algorithm = make_algorithm(config)
         parts = (self.algorithm, function, config.optimiser, train_part, test_part, len(dataset.classes))
         vectorised = config.engine == "vectorised" or (
             config.engine == "auto" and device.type == "cuda" and not function.has_dropout
@@ -154,7 +153,8 @@ class Federation:
         tasks = []
         for k in cohort:
             batches = (settings.local_epochs, settings.batch_size)
-            steps = plan.local_plan(seed, round, k, self.parts[k], *batches, self.dataset.augment, self.dataset.shape)
+            looks = (self.dataset.augment, self.dataset.shape)
+            steps = plan.local_plan(seed, round, k, self.parts[k], *batches, *looks, settings.drop_last)
             tasks.append(Task(steps, self.parts[k], torch_seed(seed, "dropout", round, k)))
         return cohort, self.engine.prepare(tasks)
 

@@ -52,3 +52,6 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedasam": FedASAM,
     "fedsol": FedSOL,
 }
+
+# `server.name`: what a server can do with a step, whatever method it comes from
+SERVER_RULES: dict[str, type[FedAvg]] = {"none": FedAvg, "fedavgm": FedAvgM, "fedopt": FedOpt}

@@ -21,6 +21,11 @@ class FedAvg:
         """Whether it needs data that belongs to no client."""
         return False
 
+    @property
+    def heavy_ball(self) -> bool:
+        """Whether it computes with how plain momentum weighs the steps (`Result.drift_steps`)."""
+        return False
+
     def init_server(self, w: Weights) -> dict:
         """State of the server before the first round."""
         return {}
