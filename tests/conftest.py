@@ -8,7 +8,7 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from fedntd import Config, Dataset, Out, from_tensors
+from fedntd import Config, Dataset, Out, Taps, from_tensors
 from fedntd.config import from_table
 
 settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
@@ -16,7 +16,10 @@ settings.load_profile("fedntd")
 
 
 class TinyNet(nn.Module):
-    """A linear layer, tanh and a linear layer: smooth, so that float64 comparisons are exact to rounding."""
+    """A linear layer, tanh and a linear layer: smooth, so that float64 comparisons are exact to rounding.
+
+    Its taps are the first layer with all channels, and with one and two of them.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -24,8 +27,10 @@ class TinyNet(nn.Module):
         self.head = nn.Linear(5, classes)
 
     def forward(self, x: torch.Tensor) -> Out:
-        z = torch.tanh(self.hidden(x.flatten(1)))
-        return Out(self.head(z), z)
+        x = x.flatten(1)
+        z = torch.tanh(self.hidden(x))
+        slim = torch.tanh(nn.functional.linear(x[:, :1].detach(), self.hidden.weight[:2, :1], self.hidden.bias[:2]))
+        return Out(self.head(z), z, Taps(*(maps[..., None, None] for maps in (x, z, x[:, :1], slim))))
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from fedntd import (
     FedAvg,
     Federation,
     Model,
-    Out,
     Result,
     Upload,
     federate,
@@ -31,6 +30,7 @@ from fedntd.local import train_client
 # The settings at which a method is FedAvg.
 SWITCHED_OFF: dict[str, dict[str, float]] = {
     "fedacg": {"lam": 0.0, "beta": 0.0},
+    "fedalign": {"mu": 0.0},
     "fedasam": {"rho": 0.0},
     "fedavgm": {"beta": 0.0},
     "fedcurv": {"lam": 0.0},
@@ -50,6 +50,7 @@ SWITCHED_OFF: dict[str, dict[str, float]] = {
 ALWAYS_ON = {"fedavg", "feddyn", "fedexp", "fedlc", "fednova", "fednova-released", "fedopt", "scaffold"}
 # Methods for which one client with all data does not make an SGD step of cross-entropy.
 NOT_SGD = {
+    "fedalign": "its loss has a term that does not vanish at the global weights",
     "feddecorr": "its loss has a term that does not vanish at the global weights",
     "fedlc": "its loss has margins between classes",
     "fedlmd": "its teacher sees fewer classes than its student",
@@ -66,29 +67,6 @@ METHOD = pytest.mark.parametrize("name", METHODS)
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
-
-
-class TinyNet(nn.Module):
-    """A smooth network with features, so that float64 comparisons are exact to rounding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(2, 5)
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Out:
-        z = torch.tanh(self.hidden(x.flatten(1)))
-        return Out(self.head(z), z)
-
-
-@pytest.fixture
-def tiny_net() -> Net:
-    def make() -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return TinyNet()
-
-    return make
 
 
 def batches(count: int, size: int = 4, seed: int = 3) -> list[Batch]:

@@ -24,7 +24,7 @@ from fedntd import ALGORITHMS
 from fedntd.config import Choice, Config, flat, from_table, read, resolve
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
-from fedntd.presets import TABLE1, preset
+from fedntd.presets import TABLE1, WHOLE, preset
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -131,7 +131,7 @@ def test_choices_are_documented():
 
 def test_presets_are_documented():
     text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
-    for name in ("demo", *TABLE1):
+    for name in (*WHOLE, *TABLE1):
         dataset, _, split = name.partition("-")
         assert f"`{name}`" in text or re.search(rf"`{dataset}-[^|]*`-{re.escape(split)}`", text), name
 

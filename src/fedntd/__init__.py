@@ -11,7 +11,7 @@ from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
 from fedntd.federation import Diverged, Federation, federate
-from fedntd.models.functional import Batch, Model, Out
+from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.presets import configure
 from fedntd.record import Record, Run, read_run
 
@@ -37,6 +37,7 @@ __all__ = [
     "Record",
     "Result",
     "Run",
+    "Taps",
     "Upload",
     "configure",
     "federate",

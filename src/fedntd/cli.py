@@ -54,7 +54,7 @@ def run(
         typer.Argument(
             metavar="[CONFIG.toml|PRESET]",
             help="A config file, or a preset such as [b]demo[/b], [b]cifar10-s2[/b], [b]cifar10-lda0.1[/b], "
-            "[b]mnist-s2[/b], [b]cifar100-s10[/b], [b]cinic10-lda0.1[/b].",
+            "[b]mnist-s2[/b], [b]cifar100-s10[/b], [b]cinic10-lda0.1[/b], [b]fedalign[/b].",
             show_default="demo",
         ),
     ] = None,

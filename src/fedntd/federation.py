@@ -20,7 +20,7 @@ from fedntd.data.partition import Indices, check_parts, class_counts
 from fedntd.engines import Sequential, Task, seeded
 from fedntd.errors import FedntdError, require
 from fedntd.metrics import Counts, Vector, cosine, forgetting, in_local, out_local
-from fedntd.models.functional import Model
+from fedntd.models.functional import Batch, Model
 from fedntd.optim import learning_rate
 from fedntd.record import Record, RunFolder, State, mean_and_std
 from fedntd.rng import generator, torch_seed
@@ -81,8 +81,17 @@ class Federation:
         w = function.weights()
         self.state = State(w, self.algorithm.init_server(w))
         self.initial_w = w
+        self.try_out(function, train_part.plain(slice(0, 2)))
         self.history: list[Vector] = []  # class-wise accuracy of the global model after each round
         self.upcoming: tuple[int, Any] = (0, None)  # the plan of a round to come
+
+    def try_out(self, model: Model, batch: Batch) -> None:
+        """One loss: a method that wants more of the network than it gives says so before anything is written."""
+        sent, shared = self.algorithm.send(self.state.w, self.state.server), self.algorithm.broadcast(self.state.server)
+        lr, momentum = torch.zeros((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
+        ctx = Context(sent, shared, self.own(0), lr, momentum, self.class_counts[0])
+        with torch.no_grad(), seeded(0):
+            self.algorithm.loss(model, self.state.w, batch, ctx)
 
     def __iter__(self) -> Iterator[Record]:
         while self.state.round < self.config.federation.rounds:

@@ -1,6 +1,7 @@
 """The methods, one file each. To add one: write the file and add a line here; tests/test_contract.py then checks it."""
 
 from fedntd.algorithms.fedacg import FedACG
+from fedntd.algorithms.fedalign import FedAlign
 from fedntd.algorithms.fedasam import FedASAM
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.fedavgm import FedAvgM
@@ -34,6 +35,7 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "fednova-released": FedNovaReleased,
     "scaffold": Scaffold,
     "moon": Moon,
+    "fedalign": FedAlign,
     "fedkd": FedKD,
     "fedkd-ntd": FedKDNTD,
     "fedntd-mse": FedNTDMSE,
