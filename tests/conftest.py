@@ -14,6 +14,12 @@ from fedntd.config import from_table
 settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("fedntd")
 
+# Other settings than the defaults of methods whose server makes thousands of steps a round.
+CHEAP = {
+    "feddf": {"steps": 4, "lr": 0.02, "batch_size": 16},
+    "fedbe": {"epochs": 2, "batch_size": 16, "swa_start": 2, "swa_every": 1},
+}
+
 
 class TinyNet(nn.Module):
     """A linear layer, tanh and a linear layer: smooth, so that float64 comparisons are exact to rounding.
@@ -60,11 +66,14 @@ def make_config() -> Callable[..., Config]:
             "partition": {"name": "lda", "alpha": 0.5, "min_size": 3},
             "federation": {"clients": 6, "ratio": 0.5, "rounds": 3, "local_epochs": 2, "batch_size": 8},
             "optimiser": {"lr": 0.1, "weight_decay": 0.01},
+            "auxiliary": {"name": "points:unlabelled_points"},
         }
         for key, value in sections.items():
             if isinstance(value, dict) and "name" not in value:
                 value = {**table.get(key, {}), **value}
             table[key] = value
+        algorithm = table.get("algorithm", {})
+        table["algorithm"] = {**CHEAP.get(algorithm.get("name"), {}), **algorithm}
         return from_table(table)
 
     return make

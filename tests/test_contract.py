@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from conftest import CHEAP
 from fedntd import (
     ALGORITHMS,
     Batch,
@@ -24,14 +25,19 @@ from fedntd import (
     federate,
     tree,
 )
+from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config import Optimiser
+from fedntd.data.device import DevicePart
 from fedntd.local import train_client
+from points import unlabelled_points
 
 # The settings at which a method is FedAvg.
 SWITCHED_OFF: dict[str, dict[str, float]] = {
     "fedacg": {"lam": 0.0, "beta": 0.0},
     "fedalign": {"mu": 0.0},
     "fedasam": {"rho": 0.0},
+    "fedbe": {"epochs": 0},
+    "feddf": {"steps": 0},
     "fedavgm": {"beta": 0.0},
     "fedcurv": {"lam": 0.0},
     "feddecorr": {"beta": 0.0},
@@ -51,6 +57,8 @@ ALWAYS_ON = {"fedavg", "feddyn", "fedexp", "fedlc", "fednova", "fednova-released
 # Methods for which one client with all data does not make an SGD step of cross-entropy.
 NOT_SGD = {
     "fedalign": "its loss has a term that does not vanish at the global weights",
+    "fedbe": "its ensemble's answers are sharpened",
+    "feddf": "its server begins where it would end, and there Adam blows up rounding errors",
     "feddecorr": "its loss has a term that does not vanish at the global weights",
     "fedlc": "its loss has margins between classes",
     "fedlmd": "its teacher sees fewer classes than its student",
@@ -58,6 +66,11 @@ NOT_SGD = {
     "fedasam": "its gradient is taken elsewhere",
     "fedopt": "its server rescales the step",
     "feddyn": "its server goes on along the client's step",
+}
+# Methods that do not weigh a client by `p` in all they do.
+NOT_BY_WEIGHT = {
+    "fedbe": "its ensemble has every client's model once",
+    "feddf": "its ensemble has every client's model once",
 }
 # Other settings than the defaults, which are made for large networks and hundreds of rounds.
 TO_LEARN = {"fedopt": {"eta": 0.1}}
@@ -67,6 +80,16 @@ METHOD = pytest.mark.parametrize("name", METHODS)
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
+
+
+def make(name: str, model: Model) -> FedAvg:
+    """The method, with auxiliary data at hand if it needs some."""
+    algorithm = ALGORITHMS[name](**CHEAP.get(name, {}))
+    if not algorithm.auxiliary_data:
+        return algorithm
+    device = torch.device("cpu")
+    part = DevicePart(unlabelled_points().train, (), (), None, device, torch.float64)
+    return algorithm.with_auxiliary(Auxiliary(model, part, seed=0))
 
 
 def batches(count: int, size: int = 4, seed: int = 3) -> list[Batch]:
@@ -106,7 +129,8 @@ def assert_same(a: tree.Tree, b: tree.Tree, atol: float = 0.0) -> None:
 @METHOD
 def test_nothing_given_is_changed(name: str, tiny_net: Net):
     """Neither what the server sent, nor what the client keeps, nor what is uploaded: results are new tensors."""
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w = model.weights()
     server = algorithm.init_server(w)
     ctx = context(algorithm, w, server)
@@ -131,7 +155,8 @@ def _as_tree(value: Context | dict) -> dict:
 
 @METHOD
 def test_the_order_of_clients_does_not_matter(name: str, tiny_net: Net):
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w = model.weights()
     ups = [upload.up for upload in three_uploads(algorithm, model)]
     p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -145,7 +170,8 @@ def test_the_order_of_clients_does_not_matter(name: str, tiny_net: Net):
 @METHOD
 def test_a_client_counts_by_its_weight(name: str, tiny_net: Net):
     """A client of weight 0 is as one that is not there, and a client twice is as one of twice the weight."""
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w = model.weights()
     a, b, c = (upload.up for upload in three_uploads(algorithm, model))
 
@@ -153,8 +179,9 @@ def test_a_client_counts_by_its_weight(name: str, tiny_net: Net):
         weights = torch.tensor(p, dtype=torch.float64)
         return algorithm.aggregate(w, algorithm.init_server(w), tree.stack(ups), weights, 0.1)[0]
 
-    assert_same(new_weights([a, b, c], 0.25, 0.75, 0.0), new_weights([a, b], 0.25, 0.75), atol=1e-13)
-    assert_same(new_weights([a, b, b], 0.5, 0.25, 0.25), new_weights([a, b], 0.5, 0.5), atol=1e-13)
+    if name not in NOT_BY_WEIGHT:
+        assert_same(new_weights([a, b, c], 0.25, 0.75, 0.0), new_weights([a, b], 0.25, 0.75), atol=1e-13)
+        assert_same(new_weights([a, b, b], 0.5, 0.25, 0.25), new_weights([a, b], 0.5, 0.5), atol=1e-13)
     assert tree.sqnorm(tree.sub(new_weights([a, b], 0.25, 0.75), new_weights([a, b], 0.75, 0.25))) > 1e-10
 
 
@@ -197,7 +224,8 @@ def test_it_can_be_vectorised_over_clients(name: str, tiny_net: Net):
 
     In the second round, when clients and server have something to remember.
     """
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w_0 = model.weights()
     uploads = three_uploads(algorithm, model)
     p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -228,7 +256,8 @@ def test_it_can_be_vectorised_over_clients(name: str, tiny_net: Net):
 @METHOD
 def test_its_numbers_may_be_tensors(name: str, tiny_net: Net):
     """As where runs of different hyper-parameters are trained in one step: no client needs a Python float."""
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     settings = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
     numbers = {
         key: torch.tensor([value, 1.5 * value], dtype=torch.float64)
@@ -297,4 +326,4 @@ def test_its_file_stays_short(name: str):
 
 def test_every_method_is_sorted_in():
     assert ALWAYS_ON | SWITCHED_OFF.keys() == set(ALGORITHMS)
-    assert NOT_SGD.keys() <= set(ALGORITHMS)
+    assert NOT_SGD.keys() | NOT_BY_WEIGHT.keys() <= set(ALGORITHMS)

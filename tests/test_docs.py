@@ -21,6 +21,7 @@ import pytest
 
 import fedntd
 from fedntd import ALGORITHMS
+from fedntd.algorithms.released import RELEASED
 from fedntd.config import Choice, Config, flat, from_table, read, resolve
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
@@ -162,6 +163,14 @@ def test_pre_commit_has_the_pinned_ruff():
     (pinned,) = re.findall(r"^ruff==\S+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
     assert set(re.findall(r"ruff==[\d.]+", hooks)) == {pinned}
+
+
+def test_the_released_values_are_listed():
+    text = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)-released` \| (.*) \|$", text, re.MULTILINE))
+    shown = {n: ", ".join([f"`{n}`", *(f"{k} = {v}" for k, v in values.items())]) for n, values in RELEASED.items()}
+    del shown["fednova"]  # a method of its own
+    assert rows == shown
 
 
 def test_every_method_and_its_settings_are_described():

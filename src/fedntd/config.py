@@ -19,6 +19,7 @@ from typing import Any, get_args, get_type_hints
 
 from fedntd.algorithms import ALGORITHMS, SERVER_RULES, FedAvg
 from fedntd.algorithms.composed import Composed
+from fedntd.algorithms.released import released_values, without_suffix
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
@@ -30,6 +31,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "model": MODELS,
     "algorithm": ALGORITHMS,
     "server": SERVER_RULES,
+    "auxiliary": DATASETS,
 }
 CHOICES = ("partition", "model", "algorithm", "server")  # sections that are a `Choice`
 # Parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys.
@@ -54,6 +56,22 @@ class Data:
 
     def __post_init__(self) -> None:
         require(self.train_size >= 0, f"data.train_size must be at least 0, not {self.train_size}")
+
+
+@dataclass(frozen=True)
+class Auxiliary:
+    """Samples that belong to no client, without labels: for methods whose server learns from them."""
+
+    name: str = ""  # as data.name; the last samples of that dataset's training part are used
+    path: str = ""  # as data.path
+    samples: int = 0  # how many; 0: the whole training part
+
+    def __post_init__(self) -> None:
+        require(self.samples >= 0, f"auxiliary.samples must be at least 0, not {self.samples}")
+        require(
+            self.name != "" or not (self.path or self.samples),
+            "auxiliary.name must say which dataset is meant by auxiliary.path and auxiliary.samples",
+        )
 
 
 @dataclass(frozen=True)
@@ -121,6 +139,7 @@ class Config:
         None  # deal the data by this seed instead of `seed`: one partition for runs of all seeds
     )
     data: Data = Data()
+    auxiliary: Auxiliary = Auxiliary()
     partition: Choice = Choice("sharding")
     model: Choice = Choice("cnn")
     algorithm: Choice = Choice("fedntd")
@@ -141,6 +160,8 @@ class Config:
         require_one_of("engine", self.engine, ("auto", "sequential", "vectorised"))
         require_one_of("precision", self.precision, ("fp32", "tf32", "bf16", "fp64"))
         target("data", self.data.name)
+        if self.auxiliary.name:
+            target("auxiliary", self.auxiliary.name)
         for section in CHOICES:
             object.__setattr__(self, section, resolve(section, getattr(self, section)))
         algorithm = make_algorithm(self)  # its own checks of its values
@@ -206,6 +227,8 @@ def make_algorithm(config: "Config") -> FedAvg:
 
 def resolve(section: str, choice: Choice) -> Choice:
     """Check the options against the parameters of what was chosen, and fill in its defaults."""
+    if section == "algorithm" and (method := without_suffix(choice.name)):
+        choice = Choice(method, {**released_values(method), **choice.options})
     function = target(section, choice.name)
     takes = {n: p for n, p in inspect.signature(function, eval_str=True).parameters.items() if n not in SUPPLIED}
     if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
@@ -350,7 +373,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 # how and where a run is computed, which does not make it another run
-HOW = ("engine", "device", "workers", "together", "checkpoint_seconds", "data.path")
+HOW = ("engine", "device", "workers", "together", "checkpoint_seconds", "data.path", "auxiliary.path")
 
 
 def identity(config: Config) -> str:

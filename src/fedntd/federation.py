@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context
+from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config import GIVEN, Choice, Config, call, make_algorithm, target
+from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import load
 from fedntd.data.device import DevicePart
@@ -34,14 +36,24 @@ class Diverged(FedntdError):
 class Federation:
     """One simulated federation. Iterate to train: each round yields its record; `state.w` are the global weights.
 
-    `dataset` and `model` stand in for what the config names, for those who have them at hand in Python.
+    `dataset`, `model` and `auxiliary` stand in for what the config names, for those who have them at hand in Python;
+    of an auxiliary dataset the training samples are used, without their labels.
     """
 
-    def __init__(self, config: Config, dataset: Dataset | None = None, model: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset | None = None,
+        model: nn.Module | None = None,
+        auxiliary: Dataset | Tensor | None = None,
+    ) -> None:
         if dataset is not None:
             config = replace(config, data=replace(config.data, name=f"{GIVEN}{dataset.name}"))
         if model is not None:
             config = replace(config, model=Choice(f"{GIVEN}{type(model).__name__}"))
+        if auxiliary is not None:
+            what = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
+            config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{what}"))
         self.config = config
         self.device = device = choose_device(config)
         set_float32_precision(config.precision)
@@ -73,6 +85,9 @@ class Federation:
         self.storage = function.storage
         self.class_counts = torch.tensor(self.counts, dtype=self.storage, device=device)
         self.algorithm = make_algorithm(config)
+        if self.algorithm.auxiliary_data:
+            unseen = DevicePart(unlabelled(config, dataset, auxiliary), *show)
+            self.algorithm = self.algorithm.with_auxiliary(Auxiliary(function, unseen, config.seed))
         parts = (self.algorithm, function, config.optimiser, train_part, test_part, len(dataset.classes))
         vectorised = config.engine == "vectorised" or (
             config.engine == "auto" and device.type == "cuda" and not function.has_dropout
@@ -194,9 +209,10 @@ def federate(
     model: nn.Module | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    auxiliary: Dataset | Tensor | None = None,
 ) -> Generator[Record]:
     """Train, yielding each round's record; with `out`, also write a run folder, which `resume` goes on from."""
-    federation = Federation(config, dataset, model)
+    federation = Federation(config, dataset, model, auxiliary)
     if out is None:
         yield from federation
         return

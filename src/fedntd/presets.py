@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedntd.algorithms.released import released_values as released_values
 from fedntd.config import Config, from_table, read, with_settings
 from fedntd.errors import FedntdError, did_you_mean
 

@@ -5,8 +5,10 @@ from fedntd.algorithms.fedalign import FedAlign
 from fedntd.algorithms.fedasam import FedASAM
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.fedavgm import FedAvgM
+from fedntd.algorithms.fedbe import FedBE
 from fedntd.algorithms.fedcurv import FedCurv
 from fedntd.algorithms.feddecorr import FedDecorr
+from fedntd.algorithms.feddf import FedDF
 from fedntd.algorithms.feddyn import FedDyn
 from fedntd.algorithms.fedexp import FedExP
 from fedntd.algorithms.fedkd import FedKD
@@ -36,6 +38,8 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "scaffold": Scaffold,
     "moon": Moon,
     "fedalign": FedAlign,
+    "feddf": FedDF,
+    "fedbe": FedBE,
     "fedkd": FedKD,
     "fedkd-ntd": FedKDNTD,
     "fedntd-mse": FedNTDMSE,

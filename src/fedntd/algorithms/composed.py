@@ -1,11 +1,12 @@
 """Two methods as one: what clients do and how their updates are merged from one, the server's step from the other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
+from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
@@ -33,6 +34,9 @@ class Composed(FedAvg):
     @property
     def auxiliary_data(self) -> bool:
         return self.method.auxiliary_data
+
+    def with_auxiliary(self, auxiliary: Auxiliary) -> "Composed":
+        return replace(self, method=self.method.with_auxiliary(auxiliary))
 
     @property
     def heavy_ball(self) -> bool:

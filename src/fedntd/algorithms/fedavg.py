@@ -1,6 +1,8 @@
 """FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017."""
 
+import copy
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 from torch.func import grad_and_value
@@ -16,10 +18,18 @@ from fedntd.tree import Tree, Weights
 class FedAvg:
     """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
 
+    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary`, once there is one; no hyper-parameter
+
     @property
     def auxiliary_data(self) -> bool:
-        """Whether it needs data that belongs to no client."""
+        """Whether its server needs data that belongs to no client."""
         return False
+
+    def with_auxiliary(self, auxiliary: Any) -> Self:
+        """The same method, with that data at hand in `aggregate`."""
+        bound = copy.copy(self)
+        object.__setattr__(bound, "auxiliary", auxiliary)
+        return bound
 
     @property
     def heavy_ball(self) -> bool:
