@@ -106,7 +106,7 @@ def test_the_papers_networks_on_augmented_images(model: str, algorithm: str):
     assert_equal_runs(loop, together, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["fedntd", "moon", "scaffold", "fedlc", "fedsam"])
+@pytest.mark.parametrize("name", ["fedntd", "moon", "scaffold", "fedlc", "fedsam", "fedalign"])
 def test_the_step_that_a_gpu_compiles_is_the_same_step(
     name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):

@@ -162,9 +162,11 @@ def algorithms(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("method", "settings", box=SIMPLE_HEAD)
-    for title in ("state", "up", "down", "forwards", "backwards", "aux. data"):
-        table.add_column(title, justify="right")
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    table.add_column("settings")
+    for title in ("state", "up", "down", "forward", "back", "data"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         sizes = (
             f"{row[key] / 1e6:.1f} MB" if row[key] >= 1e5 else f"{row[key]} B" if row[key] else "–" for key in SIZES
@@ -173,6 +175,11 @@ def algorithms(as_json: AsJson = False) -> None:
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], settings, *sizes, *passes, "yes" if row["auxiliary_data"] else "–")
     stdout.print(table)
+    stdout.print(
+        "Beyond FedAvg: state kept by a client; up, down: bytes of a client in a round; "
+        "forward, back: passes in a step; data: that belongs to no client.",
+        style="dim",
+    )
 
 
 @app.command()
