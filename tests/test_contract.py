@@ -89,7 +89,7 @@ def make(name: str, model: Model) -> FedAvg:
         return algorithm
     device = torch.device("cpu")
     part = DevicePart(unlabelled_points().train, (), (), None, device, torch.float64)
-    return algorithm.with_auxiliary(Auxiliary(model, part, seed=0))
+    return algorithm.with_values({"auxiliary": Auxiliary(model, part, seed=0)})
 
 
 def batches(count: int, size: int = 4, seed: int = 3) -> list[Batch]:

@@ -54,7 +54,7 @@ UP = {"delta": tree.stack([tree.sub(client, W_G) for client in CLIENTS])}
 
 def merged(algorithm: FedAvg, p: Tensor = P, server: dict | None = None, x: Tensor = X) -> dict[str, Tensor]:
     server = algorithm.init_server(W_G) if server is None else server
-    return algorithm.with_auxiliary(auxiliary(x)).aggregate(W_G, server, UP, p, 0.1)[0]
+    return algorithm.with_values({"auxiliary": auxiliary(x)}).aggregate(W_G, server, UP, p, 0.1)[0]
 
 
 def answers(w: dict[str, Tensor]) -> Tensor:

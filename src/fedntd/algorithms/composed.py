@@ -1,12 +1,13 @@
 """Two methods as one: what clients do and how their updates are merged from one, the server's step from the other."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
-from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
@@ -35,8 +36,8 @@ class Composed(FedAvg):
     def auxiliary_data(self) -> bool:
         return self.method.auxiliary_data
 
-    def with_auxiliary(self, auxiliary: Auxiliary) -> "Composed":
-        return replace(self, method=self.method.with_auxiliary(auxiliary))
+    def with_values(self, values: Mapping[str, Any]) -> "Composed":
+        return replace(self, method=self.method.with_values(values))
 
     @property
     def heavy_ball(self) -> bool:

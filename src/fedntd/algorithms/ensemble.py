@@ -41,9 +41,9 @@ class Auxiliary:
 
 
 def at_hand(algorithm: FedAvg) -> Auxiliary:
-    """What a method was given by `with_auxiliary`."""
+    """What a method has as its `auxiliary`."""
     if algorithm.auxiliary is None:
-        raise FedntdError(f"{type(algorithm).__name__} has no auxiliary data: with_auxiliary() hands it over")
+        raise FedntdError(f"{type(algorithm).__name__} has no auxiliary data; with_values() hands it over")
     return algorithm.auxiliary
 
 

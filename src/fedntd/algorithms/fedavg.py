@@ -1,6 +1,7 @@
 """FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -18,18 +19,21 @@ from fedntd.tree import Tree, Weights
 class FedAvg:
     """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
 
-    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary`, once there is one; no hyper-parameter
+    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary` where the federation has one; no hyper-parameter
+
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """The same method with other hyper-parameters, unchecked: tensors where several runs are trained together."""
+        if not values:
+            return self
+        other = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(other, name, value)
+        return other
 
     @property
     def auxiliary_data(self) -> bool:
         """Whether its server needs data that belongs to no client."""
         return False
-
-    def with_auxiliary(self, auxiliary: Any) -> Self:
-        """The same method, with that data at hand in `aggregate`."""
-        bound = copy.copy(self)
-        object.__setattr__(bound, "auxiliary", auxiliary)
-        return bound
 
     @property
     def heavy_ball(self) -> bool:
