@@ -25,6 +25,8 @@ from fedntd import (
     federate,
     tree,
 )
+from fedntd.algorithms import SERVER_RULES
+from fedntd.algorithms.composed import Composed
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config import Optimiser
 from fedntd.data.device import DevicePart
@@ -77,14 +79,20 @@ TO_LEARN = {"fedopt": {"eta": 0.1}}
 
 METHODS = sorted(ALGORITHMS)
 METHOD = pytest.mark.parametrize("name", METHODS)
+# Methods with another's step on the server, which are no entries of the registry.
+METHOD_OR_COMPOSITION = pytest.mark.parametrize(
+    "name", [*METHODS, "fedntd+fedopt", "scaffold+fedavgm", "feddf+fedavgm"]
+)
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
 
 
 def make(name: str, model: Model) -> FedAvg:
-    """The method, with auxiliary data at hand if it needs some."""
+    """The method, or the composition "method+rule", with auxiliary data at hand if it needs some."""
+    name, _, rule = name.partition("+")
     algorithm = ALGORITHMS[name](**CHEAP.get(name, {}))
+    algorithm = Composed(algorithm, SERVER_RULES[rule]()) if rule else algorithm
     if not algorithm.auxiliary_data:
         return algorithm
     device = torch.device("cpu")
@@ -126,7 +134,7 @@ def assert_same(a: tree.Tree, b: tree.Tree, atol: float = 0.0) -> None:
         torch.testing.assert_close(leaf, tree.flatten(b)[name], rtol=0, atol=atol)
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_nothing_given_is_changed(name: str, tiny_net: Net):
     """Neither what the server sent, nor what the client keeps, nor what is uploaded: results are new tensors."""
     model = Model(tiny_net(), "fp64")
@@ -153,7 +161,7 @@ def _as_tree(value: Context | dict) -> dict:
     return {k: v for k, v in value._asdict().items() if k != "momentum"} if isinstance(value, Context) else value
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_the_order_of_clients_does_not_matter(name: str, tiny_net: Net):
     model = Model(tiny_net(), "fp64")
     algorithm = make(name, model)
@@ -167,7 +175,7 @@ def test_the_order_of_clients_does_not_matter(name: str, tiny_net: Net):
         assert_same(a, b, atol=1e-13)
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_a_client_counts_by_its_weight(name: str, tiny_net: Net):
     """A client of weight 0 is as one that is not there, and a client twice is as one of twice the weight."""
     model = Model(tiny_net(), "fp64")
@@ -179,7 +187,7 @@ def test_a_client_counts_by_its_weight(name: str, tiny_net: Net):
         weights = torch.tensor(p, dtype=torch.float64)
         return algorithm.aggregate(w, algorithm.init_server(w), tree.stack(ups), weights, 0.1)[0]
 
-    if name not in NOT_BY_WEIGHT:
+    if name.partition("+")[0] not in NOT_BY_WEIGHT:
         assert_same(new_weights([a, b, c], 0.25, 0.75, 0.0), new_weights([a, b], 0.25, 0.75), atol=1e-13)
         assert_same(new_weights([a, b, b], 0.5, 0.25, 0.25), new_weights([a, b], 0.5, 0.5), atol=1e-13)
     assert tree.sqnorm(tree.sub(new_weights([a, b], 0.25, 0.75), new_weights([a, b], 0.75, 0.25))) > 1e-10
@@ -218,7 +226,7 @@ def test_one_client_with_all_data_and_one_step_is_centralised_sgd(
     assert (apart > 1e-6) if name in NOT_SGD else (apart < 1e-12)
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_it_can_be_vectorised_over_clients(name: str, tiny_net: Net):
     """vmap over clients, each with its own weights, state, counts and padding, gives what each gives alone.
 

@@ -6,7 +6,6 @@ from torch.nn import functional as F
 
 from fedntd.errors import require
 from fedntd.models.functional import BatchStatNorm, Out, Taps
-from fedntd.models.resnet import conv3x3
 
 
 class Bottleneck(nn.Module):
@@ -24,7 +23,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)))
-        out = F.relu(self.bn2(conv3x3(self.conv2, out)))
+        out = F.relu(self.bn2(self.conv2(out)))
         return F.relu(self.bn3(self.conv3(out)) + (self.bn4(self.match(x)) if self.matched else x))
 
     def slim(self, x: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class ResNet56(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Out:
-        into = self.stage2(self.stage1(F.relu(self.bn1(conv3x3(self.conv1, x)))))
+        into = self.stage2(self.stage1(F.relu(self.bn1(self.conv1(x)))))
         out = self.stage3(into)
         z = out.mean((2, 3))
         slim_into = into.detach()[:, : round(self.width * into.shape[1])]
