@@ -8,15 +8,24 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from fedntd import Config, Dataset, Out, from_tensors
+from fedntd import Config, Dataset, Out, Taps, from_tensors
 from fedntd.config import from_table
 
 settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("fedntd")
 
+# Other settings than the defaults of methods whose server makes thousands of steps a round.
+CHEAP = {
+    "feddf": {"steps": 4, "lr": 0.02, "batch_size": 16},
+    "fedbe": {"epochs": 2, "batch_size": 16, "swa_start": 2, "swa_every": 1},
+}
+
 
 class TinyNet(nn.Module):
-    """A linear layer, tanh and a linear layer: smooth, so that float64 comparisons are exact to rounding."""
+    """A linear layer, tanh and a linear layer: smooth, so that float64 comparisons are exact to rounding.
+
+    Its taps are the first layer with all channels, and with one and two of them.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -24,8 +33,10 @@ class TinyNet(nn.Module):
         self.head = nn.Linear(5, classes)
 
     def forward(self, x: torch.Tensor) -> Out:
-        z = torch.tanh(self.hidden(x.flatten(1)))
-        return Out(self.head(z), z)
+        x = x.flatten(1)
+        z = torch.tanh(self.hidden(x))
+        slim = torch.tanh(nn.functional.linear(x[:, :1].detach(), self.hidden.weight[:2, :1], self.hidden.bias[:2]))
+        return Out(self.head(z), z, Taps(*(maps[..., None, None] for maps in (x, z, x[:, :1], slim))))
 
 
 @pytest.fixture
@@ -55,11 +66,14 @@ def make_config() -> Callable[..., Config]:
             "partition": {"name": "lda", "alpha": 0.5, "min_size": 3},
             "federation": {"clients": 6, "ratio": 0.5, "rounds": 3, "local_epochs": 2, "batch_size": 8},
             "optimiser": {"lr": 0.1, "weight_decay": 0.01},
+            "auxiliary": {"name": "points:unlabelled_points"},
         }
         for key, value in sections.items():
             if isinstance(value, dict) and "name" not in value:
                 value = {**table.get(key, {}), **value}
             table[key] = value
+        algorithm = table.get("algorithm", {})
+        table["algorithm"] = {**CHEAP.get(algorithm.get("name"), {}), **algorithm}
         return from_table(table)
 
     return make

@@ -1,3 +1,4 @@
+import json
 import tomllib
 from pathlib import Path
 
@@ -5,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedntd import Config, FedntdError
-from fedntd.config import flat, from_table, read, to_toml, with_settings
-from fedntd.presets import TABLE1, preset
+from fedntd import Config, FedntdError, configure
+from fedntd.algorithms.released import RELEASED
+from fedntd.config import flat, from_table, read, to_table, to_toml, with_settings
+from fedntd.presets import TABLE1, preset, released_values
 
 
 @pytest.mark.parametrize(
@@ -166,3 +168,33 @@ def test_other_presets():
         preset("cifar10-s")
     with pytest.raises(FedntdError, match="'imagenet-s2' is neither a config file nor a preset"):
         preset("imagenet-s2")
+
+
+# --- the released code's values ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(set(RELEASED) - {"fednova"}))
+def test_a_released_variant_is_its_method_with_those_values(name: str):
+    config = configure("demo", [f"algorithm.name={name}-released"])
+    plain = {"algorithm.name": name, **{f"algorithm.{key}": value for key, value in released_values(name).items()}}
+    assert config == configure("demo", [f"{key}={json.dumps(value)}" for key, value in plain.items()])
+    assert config.algorithm.name == name
+    assert from_table(to_table(config)) == config  # as the run folder keeps it
+
+
+def test_values_of_ones_own_go_before_released_ones():
+    assert configure("demo", ["algorithm.name=moon-released", "algorithm.tau=2"]).algorithm.options == {
+        "mu": 0.1,
+        "tau": 2.0,
+    }
+
+
+def test_fednova_released_is_a_method_of_its_own():
+    assert released_values("fednova") == {"name": "fednova-released"}
+    assert configure("demo", ["algorithm.name=fednova-released"]).algorithm.name == "fednova-released"
+
+
+def test_what_was_not_released_has_no_such_variant():
+    assert released_values("fedlc") == {}
+    with pytest.raises(FedntdError, match=r"algorithm\.name = 'fedlc-released' is not known"):
+        configure("demo", ["algorithm.name=fedlc-released"])

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from conftest import CHEAP
 from fedntd import (
     ALGORITHMS,
     Batch,
@@ -18,19 +20,26 @@ from fedntd import (
     FedAvg,
     Federation,
     Model,
-    Out,
     Result,
     Upload,
     federate,
     tree,
 )
+from fedntd.algorithms import SERVER_RULES
+from fedntd.algorithms.composed import Composed
+from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config import Optimiser
+from fedntd.data.device import DevicePart
 from fedntd.local import train_client
+from points import unlabelled_points
 
 # The settings at which a method is FedAvg.
 SWITCHED_OFF: dict[str, dict[str, float]] = {
     "fedacg": {"lam": 0.0, "beta": 0.0},
+    "fedalign": {"mu": 0.0},
     "fedasam": {"rho": 0.0},
+    "fedbe": {"epochs": 0},
+    "feddf": {"steps": 0},
     "fedavgm": {"beta": 0.0},
     "fedcurv": {"lam": 0.0},
     "feddecorr": {"beta": 0.0},
@@ -49,6 +58,9 @@ SWITCHED_OFF: dict[str, dict[str, float]] = {
 ALWAYS_ON = {"fedavg", "feddyn", "fedexp", "fedlc", "fednova", "fednova-released", "fedopt", "scaffold"}
 # Methods for which one client with all data does not make an SGD step of cross-entropy.
 NOT_SGD = {
+    "fedalign": "its loss has a term that does not vanish at the global weights",
+    "fedbe": "its ensemble's answers are sharpened",
+    "feddf": "its server begins where it would end, and there Adam blows up rounding errors",
     "feddecorr": "its loss has a term that does not vanish at the global weights",
     "fedlc": "its loss has margins between classes",
     "fedlmd": "its teacher sees fewer classes than its student",
@@ -57,37 +69,35 @@ NOT_SGD = {
     "fedopt": "its server rescales the step",
     "feddyn": "its server goes on along the client's step",
 }
+# Methods that do not weigh a client by `p` in all they do.
+NOT_BY_WEIGHT = {
+    "fedbe": "its ensemble has every client's model once",
+    "feddf": "its ensemble has every client's model once",
+}
 # Other settings than the defaults, which are made for large networks and hundreds of rounds.
 TO_LEARN = {"fedopt": {"eta": 0.1}}
 
 METHODS = sorted(ALGORITHMS)
 METHOD = pytest.mark.parametrize("name", METHODS)
+# Methods with another's step on the server, which are no entries of the registry.
+METHOD_OR_COMPOSITION = pytest.mark.parametrize(
+    "name", [*METHODS, "fedntd+fedopt", "scaffold+fedavgm", "feddf+fedavgm"]
+)
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
 
 
-class TinyNet(nn.Module):
-    """A smooth network with features, so that float64 comparisons are exact to rounding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(2, 5)
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Out:
-        z = torch.tanh(self.hidden(x.flatten(1)))
-        return Out(self.head(z), z)
-
-
-@pytest.fixture
-def tiny_net() -> Net:
-    def make() -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return TinyNet()
-
-    return make
+def make(name: str, model: Model) -> FedAvg:
+    """The method, or the composition "method+rule", with auxiliary data at hand if it needs some."""
+    name, _, rule = name.partition("+")
+    algorithm = ALGORITHMS[name](**CHEAP.get(name, {}))
+    algorithm = Composed(algorithm, SERVER_RULES[rule]()) if rule else algorithm
+    if not algorithm.auxiliary_data:
+        return algorithm
+    device = torch.device("cpu")
+    part = DevicePart(unlabelled_points().train, (), (), None, device, torch.float64)
+    return algorithm.with_values({"auxiliary": Auxiliary(model, part, seed=0)})
 
 
 def batches(count: int, size: int = 4, seed: int = 3) -> list[Batch]:
@@ -124,10 +134,11 @@ def assert_same(a: tree.Tree, b: tree.Tree, atol: float = 0.0) -> None:
         torch.testing.assert_close(leaf, tree.flatten(b)[name], rtol=0, atol=atol)
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_nothing_given_is_changed(name: str, tiny_net: Net):
     """Neither what the server sent, nor what the client keeps, nor what is uploaded: results are new tensors."""
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w = model.weights()
     server = algorithm.init_server(w)
     ctx = context(algorithm, w, server)
@@ -150,9 +161,10 @@ def _as_tree(value: Context | dict) -> dict:
     return {k: v for k, v in value._asdict().items() if k != "momentum"} if isinstance(value, Context) else value
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_the_order_of_clients_does_not_matter(name: str, tiny_net: Net):
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w = model.weights()
     ups = [upload.up for upload in three_uploads(algorithm, model)]
     p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -163,10 +175,11 @@ def test_the_order_of_clients_does_not_matter(name: str, tiny_net: Net):
         assert_same(a, b, atol=1e-13)
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_a_client_counts_by_its_weight(name: str, tiny_net: Net):
     """A client of weight 0 is as one that is not there, and a client twice is as one of twice the weight."""
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w = model.weights()
     a, b, c = (upload.up for upload in three_uploads(algorithm, model))
 
@@ -174,8 +187,9 @@ def test_a_client_counts_by_its_weight(name: str, tiny_net: Net):
         weights = torch.tensor(p, dtype=torch.float64)
         return algorithm.aggregate(w, algorithm.init_server(w), tree.stack(ups), weights, 0.1)[0]
 
-    assert_same(new_weights([a, b, c], 0.25, 0.75, 0.0), new_weights([a, b], 0.25, 0.75), atol=1e-13)
-    assert_same(new_weights([a, b, b], 0.5, 0.25, 0.25), new_weights([a, b], 0.5, 0.5), atol=1e-13)
+    if name.partition("+")[0] not in NOT_BY_WEIGHT:
+        assert_same(new_weights([a, b, c], 0.25, 0.75, 0.0), new_weights([a, b], 0.25, 0.75), atol=1e-13)
+        assert_same(new_weights([a, b, b], 0.5, 0.25, 0.25), new_weights([a, b], 0.5, 0.5), atol=1e-13)
     assert tree.sqnorm(tree.sub(new_weights([a, b], 0.25, 0.75), new_weights([a, b], 0.75, 0.25))) > 1e-10
 
 
@@ -212,13 +226,14 @@ def test_one_client_with_all_data_and_one_step_is_centralised_sgd(
     assert (apart > 1e-6) if name in NOT_SGD else (apart < 1e-12)
 
 
-@METHOD
+@METHOD_OR_COMPOSITION
 def test_it_can_be_vectorised_over_clients(name: str, tiny_net: Net):
     """vmap over clients, each with its own weights, state, counts and padding, gives what each gives alone.
 
     In the second round, when clients and server have something to remember.
     """
-    algorithm, model = ALGORITHMS[name](), Model(tiny_net(), "fp64")
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
     w_0 = model.weights()
     uploads = three_uploads(algorithm, model)
     p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -244,6 +259,40 @@ def test_it_can_be_vectorised_over_clients(name: str, tiny_net: Net):
     for k, w in enumerate(clients):
         alone = client(w, Batch(full[k].x[: real[k]], full[k].y[: real[k]]), ctxs[k], int(steps[k]))
         assert_same(tree.map(lambda leaf, k=k: leaf[k], together), alone, atol=1e-12)
+
+
+@METHOD
+def test_its_numbers_may_be_tensors(name: str, tiny_net: Net):
+    """As where runs of different hyper-parameters are trained in one step: no client needs a Python float."""
+    model = Model(tiny_net(), "fp64")
+    algorithm = make(name, model)
+    settings = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+    numbers = {
+        key: torch.tensor([value, 1.5 * value], dtype=torch.float64)
+        for key, value in settings.items()
+        if type(value) is float
+    }
+    w_0 = model.weights()
+    uploads = three_uploads(algorithm, model)
+    p = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    w_g, server = algorithm.aggregate(w_0, algorithm.init_server(w_0), tree.stack([u.up for u in uploads]), p, 0.1)
+    w, batch = tree.scale(1.1, w_g), batches(1, size=5)[0]
+
+    def client(values: dict) -> dict:
+        changed = copy.copy(algorithm)
+        for key, value in values.items():
+            object.__setattr__(changed, key, value)
+        ctx = context(changed, w_g, server, uploads[0].own)
+        gradient, loss = changed.gradient(model, w, batch, ctx)
+        up, own = changed.finish(Result(w, 3, loss, changed.measure(model, w, batch, ctx)), ctx)
+        return {"loss": changed.loss(model, w, batch, ctx), "gradient": gradient, "up": up, "own": own}
+
+    if not numbers:
+        return
+    together = vmap(client, randomness="error")(numbers)
+    for i in range(2):
+        alone = client({key: value[i].item() for key, value in numbers.items()})
+        assert_same(tree.map(lambda leaf, i=i: leaf[i], together), alone, atol=1e-13)
 
 
 @METHOD
@@ -285,4 +334,4 @@ def test_its_file_stays_short(name: str):
 
 def test_every_method_is_sorted_in():
     assert ALWAYS_ON | SWITCHED_OFF.keys() == set(ALGORITHMS)
-    assert NOT_SGD.keys() <= set(ALGORITHMS)
+    assert NOT_SGD.keys() | NOT_BY_WEIGHT.keys() <= set(ALGORITHMS)

@@ -21,10 +21,11 @@ import pytest
 
 import fedntd
 from fedntd import ALGORITHMS
+from fedntd.algorithms.released import RELEASED
 from fedntd.config import Choice, Config, flat, from_table, read, resolve
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
-from fedntd.presets import TABLE1, preset
+from fedntd.presets import TABLE1, WHOLE, preset
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -131,7 +132,7 @@ def test_choices_are_documented():
 
 def test_presets_are_documented():
     text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
-    for name in ("demo", *TABLE1):
+    for name in (*WHOLE, *TABLE1):
         dataset, _, split = name.partition("-")
         assert f"`{name}`" in text or re.search(rf"`{dataset}-[^|]*`-{re.escape(split)}`", text), name
 
@@ -162,6 +163,14 @@ def test_pre_commit_has_the_pinned_ruff():
     (pinned,) = re.findall(r"^ruff==\S+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()
     assert set(re.findall(r"ruff==[\d.]+", hooks)) == {pinned}
+
+
+def test_the_released_values_are_listed():
+    text = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)-released` \| (.*) \|$", text, re.MULTILINE))
+    shown = {n: ", ".join([f"`{n}`", *(f"{k} = {v}" for k, v in values.items())]) for n, values in RELEASED.items()}
+    del shown["fednova"]  # a method of its own
+    assert rows == shown
 
 
 def test_every_method_and_its_settings_are_described():

@@ -34,18 +34,21 @@ def assert_like_alone(
                 assert measured(b)[key] == pytest.approx(value, abs=1e-9), (i, key)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize(
+    ("name", "rule"), [*((name, "none") for name in sorted(ALGORITHMS)), ("fedntd", "fedopt"), ("scaffold", "fedavgm")]
+)
 def test_runs_of_one_shape_are_as_they_are_alone(
-    name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
+    name: str, rule: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
 ):
     """Other seeds, partitions, rates, numbers of clients and rounds, and other values of every real hyper-parameter."""
-    base = make_config(engine="vectorised", algorithm={"name": name}).algorithm.options
+    same = {"engine": "vectorised", "server": {"name": rule}}
+    base = make_config(**same, algorithm={"name": name}).algorithm.options
     other = {key: 0.8 * value if isinstance(value, float) else value for key, value in base.items()}
     configs = [
-        make_config(engine="vectorised", algorithm={"name": name}),
-        make_config(engine="vectorised", seed=3, algorithm={"name": name, **other}),
+        make_config(**same, algorithm={"name": name}),
+        make_config(**same, seed=3, algorithm={"name": name, **other}),
         make_config(
-            engine="vectorised",
+            **same,
             algorithm={"name": name},
             partition={"name": "lda", "alpha": 5.0},
             federation={"ratio": 0.4, "rounds": 2, "local_epochs": 1},

@@ -11,7 +11,7 @@ from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
 from fedntd.federation import Diverged, Federation
-from fedntd.models.functional import Batch, Model, Out
+from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.presets import configure
 from fedntd.record import Record, Run, read_run
 from fedntd.together import federate, federate_together
@@ -38,6 +38,7 @@ __all__ = [
     "Record",
     "Result",
     "Run",
+    "Taps",
     "Upload",
     "configure",
     "federate",

@@ -58,7 +58,7 @@ def run(
         typer.Argument(
             metavar="[CONFIG.toml|PRESET]",
             help="A config file, or a preset such as [b]demo[/b], [b]cifar10-s2[/b], [b]cifar10-lda0.1[/b], "
-            "[b]mnist-s2[/b], [b]cifar100-s10[/b], [b]cinic10-lda0.1[/b].",
+            "[b]mnist-s2[/b], [b]cifar100-s10[/b], [b]cinic10-lda0.1[/b], [b]fedalign[/b].",
             show_default="demo",
         ),
     ] = None,
@@ -87,12 +87,13 @@ def run(
     names, tables = zip(*expand(with_settings(table, settings or [])), strict=True)
     configs = [from_table(table) for table in tables]
     first, several = configs[0], names != ("",)
+    method = first.algorithm.name + (f"+{first.server.name.split(':')[-1]}" if first.server.name != "none" else "")
     if out is None:
         stem = Path(source).stem if source and source.endswith(".toml") else (source or "demo")
         end = "" if several else f"-seed{first.seed}"
-        out = free_folder(Path("runs") / f"{stem}-{first.algorithm.name.split(':')[-1]}{end}")
+        out = free_folder(Path("runs") / f"{stem}-{method.split(':')[-1]}{end}")
 
-    label = f"{first.algorithm.name} on {first.data.name}"
+    label = f"{method} on {first.data.name}"
     if several:
         outs = [out / name for name in names]
         outcomes = federate_together(configs, outs, resume)
@@ -182,9 +183,11 @@ def algorithms(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table("method", "settings", box=SIMPLE_HEAD)
-    for title in ("state", "up", "down", "forwards", "backwards", "aux. data"):
-        table.add_column(title, justify="right")
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("method", no_wrap=True)
+    table.add_column("settings")
+    for title in ("state", "up", "down", "forward", "back", "data"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         sizes = (
             f"{row[key] / 1e6:.1f} MB" if row[key] >= 1e5 else f"{row[key]} B" if row[key] else "–" for key in SIZES
@@ -193,6 +196,11 @@ def algorithms(as_json: AsJson = False) -> None:
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], settings, *sizes, *passes, "yes" if row["auxiliary_data"] else "–")
     stdout.print(table)
+    stdout.print(
+        "Beyond FedAvg: state kept by a client; up, down: bytes of a client in a round; "
+        "forward, back: passes in a step; data: that belongs to no client.",
+        style="dim",
+    )
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """The settings of a run: frozen dataclasses, read from TOML and written back resolved.
 
-Sections whose `name` picks a function or class (`partition`, `model`, `algorithm`) take that thing's own parameters as
-further keys, so that a new method's hyper-parameters are config keys without being listed here.
+Sections whose `name` picks a function or class (`partition`, `model`, `algorithm`, `server`) take that thing's own
+parameters as further keys, so that a new method's hyper-parameters are config keys without being listed here.
 """
 
 import dataclasses
@@ -17,7 +17,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
-from fedntd.algorithms import ALGORITHMS
+from fedntd.algorithms import ALGORITHMS, SERVER_RULES, FedAvg
+from fedntd.algorithms.composed import Composed
+from fedntd.algorithms.released import released_values, without_suffix
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
@@ -28,7 +30,10 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "partition": PARTITIONS,
     "model": MODELS,
     "algorithm": ALGORITHMS,
+    "server": SERVER_RULES,
+    "auxiliary": DATASETS,
 }
+CHOICES = ("partition", "model", "algorithm", "server")  # sections that are a `Choice`
 # Parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys.
 GIVEN = "given:"  # begins the name of a dataset or model that was handed over as a Python object
 SUPPLIED = {"labels", "clients", "rng", "shape", "classes"}
@@ -54,12 +59,29 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Auxiliary:
+    """Samples that belong to no client, without labels: for methods whose server learns from them."""
+
+    name: str = ""  # as data.name; the last samples of that dataset's training part are used
+    path: str = ""  # as data.path
+    samples: int = 0  # how many; 0: the whole training part
+
+    def __post_init__(self) -> None:
+        require(self.samples >= 0, f"auxiliary.samples must be at least 0, not {self.samples}")
+        require(
+            self.name != "" or not (self.path or self.samples),
+            "auxiliary.name must say which dataset is meant by auxiliary.path and auxiliary.samples",
+        )
+
+
+@dataclass(frozen=True)
 class Federation:
     clients: int = 100  # K, how many clients share the training data
     ratio: float = 0.1  # share of the clients that train in a round
     rounds: int = 200
     local_epochs: int = 5  # E, passes over its own data that a client makes in a round
-    batch_size: int = 50  # the short last batch of an epoch is kept
+    batch_size: int = 50
+    drop_last: bool = False  # leave out the short last batch of an epoch, unless it is the only one
     aggregation: str = "size"  # a client's weight in the mean: "size" (eq. 2) or "uniform" (Algorithm 1)
 
     def __post_init__(self) -> None:
@@ -82,12 +104,18 @@ class Optimiser:
     momentum: float = 0.9
     weight_decay: float = 1e-5
     decay: float = 0.99  # the learning rate is multiplied by this after each round
+    nesterov: bool = False  # Nesterov's momentum
+    proximal: float = 0.0  # mu of FedProx: a spring to the global weights, added to any method's gradient
+    clip: float = 0.0  # scale a gradient down to this norm where it is larger; 0: never
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"optimiser.lr must be above 0, not {self.lr}")
         require(0 <= self.momentum < 1, f"optimiser.momentum must be at least 0 and below 1, not {self.momentum}")
         require(self.weight_decay >= 0, f"optimiser.weight_decay must be at least 0, not {self.weight_decay}")
         require(0 < self.decay <= 1, f"optimiser.decay must be above 0 and at most 1, not {self.decay}")
+        require(not self.nesterov or self.momentum > 0, "optimiser.nesterov needs optimiser.momentum above 0")
+        require(self.proximal >= 0, f"optimiser.proximal must be at least 0, not {self.proximal}")
+        require(self.clip >= 0, f"optimiser.clip must be at least 0, not {self.clip}; 0 does not clip")
 
 
 @dataclass(frozen=True)
@@ -111,9 +139,11 @@ class Config:
         None  # deal the data by this seed instead of `seed`: one partition for runs of all seeds
     )
     data: Data = Data()
+    auxiliary: Auxiliary = Auxiliary()
     partition: Choice = Choice("sharding")
     model: Choice = Choice("cnn")
     algorithm: Choice = Choice("fedntd")
+    server: Choice = Choice("none")  # what the server makes of the step that the algorithm arrives at
     federation: Federation = Federation()
     optimiser: Optimiser = Optimiser()
     measure: Measure = Measure()
@@ -130,9 +160,16 @@ class Config:
         require_one_of("engine", self.engine, ("auto", "sequential", "vectorised"))
         require_one_of("precision", self.precision, ("fp32", "tf32", "bf16", "fp64"))
         target("data", self.data.name)
-        for section in ("partition", "model", "algorithm"):
+        if self.auxiliary.name:
+            target("auxiliary", self.auxiliary.name)
+        for section in CHOICES:
             object.__setattr__(self, section, resolve(section, getattr(self, section)))
-        call("algorithm", self.algorithm)  # its own checks of its values
+        algorithm = make_algorithm(self)  # its own checks of its values
+        require(
+            not (self.optimiser.nesterov and algorithm.heavy_ball),
+            f"algorithm '{self.algorithm.name}' counts steps as plain momentum makes them; "
+            f"it cannot be used with optimiser.nesterov",
+        )
 
 
 # --- what a name stands for -------------------------------------------------------------------------------------
@@ -176,8 +213,22 @@ def call(section: str, choice: Choice, **supplied: Any) -> Any:
     return function(**{k: v for k, v in supplied.items() if k in takes}, **choice.options)
 
 
+def make_algorithm(config: "Config") -> FedAvg:
+    """The method that the sections `algorithm` and `server` name together."""
+    algorithm: FedAvg = call("algorithm", config.algorithm)
+    if config.server.name == "none":
+        return algorithm
+    try:
+        rule = call("server", config.server)
+    except FedntdError as error:  # a rule does not know in which section it stands
+        raise FedntdError(str(error).replace("algorithm.", "server.")) from None
+    return Composed(algorithm, rule)
+
+
 def resolve(section: str, choice: Choice) -> Choice:
     """Check the options against the parameters of what was chosen, and fill in its defaults."""
+    if section == "algorithm" and (method := without_suffix(choice.name)):
+        choice = Choice(method, {**released_values(method), **choice.options})
     function = target(section, choice.name)
     takes = {n: p for n, p in inspect.signature(function, eval_str=True).parameters.items() if n not in SUPPLIED}
     if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
@@ -234,7 +285,7 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     return cls(**values)
 
 
-NAMES = ("partition.name", "model.name", "algorithm.name")
+NAMES = tuple(f"{section}.name" for section in CHOICES)
 
 
 # `protocol` in a table stands for these settings, over which the table's own go; a Config has only the settings.
@@ -335,7 +386,7 @@ def flat(config: Config) -> dict[str, Any]:
 
 
 # how and where a run is computed, which does not make it another run
-HOW = ("engine", "device", "workers", "together", "checkpoint_seconds", "data.path")
+HOW = ("engine", "device", "workers", "together", "checkpoint_seconds", "data.path", "auxiliary.path")
 
 
 def identity(config: Config) -> str:

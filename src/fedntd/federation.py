@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedntd import plan, tree
-from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context
-from fedntd.config import GIVEN, Choice, Config, call, target
+from fedntd.algorithms.ensemble import Auxiliary
+from fedntd.config import GIVEN, Choice, Config, call, make_algorithm, target
+from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import load
 from fedntd.data.device import DevicePart
@@ -46,8 +47,9 @@ class Opened(NamedTuple):
 class Federation:
     """One simulated federation. Iterate to train: each round yields its record; `state.w` are the global weights.
 
-    `dataset` and `model` stand in for what the config names, for those who have them at hand in Python. `beside` is
-    another run: its dataset need not be loaded again; with `several_runs` its engine is shared, for `play_together`.
+    `dataset`, `model` and `auxiliary` stand in for what the config names, for those who have them at hand in Python; of
+    an auxiliary dataset the training samples are used, without their labels. `beside` is another run: its data need not
+    be loaded again; with `several_runs` its engine is shared, for `play_together`.
     """
 
     def __init__(
@@ -57,11 +59,15 @@ class Federation:
         model: nn.Module | None = None,
         beside: "Federation | None" = None,
         several_runs: bool = False,
+        auxiliary: Dataset | Tensor | None = None,
     ) -> None:
         if dataset is not None:
             config = replace(config, data=replace(config.data, name=f"{GIVEN}{dataset.name}"))
         if model is not None:
             config = replace(config, model=Choice(f"{GIVEN}{type(model).__name__}"))
+        if auxiliary is not None:
+            what = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
+            config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{what}"))
         self.config = config
         self.several_runs = several_runs
         self.device = choose_device(config)
@@ -84,11 +90,17 @@ class Federation:
         function.module.to(self.device)
         self.storage = function.storage
         self.class_counts = torch.tensor(self.counts, dtype=self.storage, device=self.device)
-        self.algorithm: FedAvg = call("algorithm", config.algorithm)
+        self.algorithm = make_algorithm(config)
+        if self.algorithm.auxiliary_data:
+            alike = beside if beside and known and beside.config.auxiliary == config.auxiliary else None
+            self.unseen: DevicePart = alike.unseen if alike else self.on_device(unlabelled(config, dataset, auxiliary))
+            server_side = Auxiliary(function, self.unseen, config.seed)
+            self.algorithm = self.algorithm.with_values({"auxiliary": server_side})
         self.engine = beside.engine if beside and beside.several_runs else self.make_engine(function)
 
         self.initial_w = w = function.weights()
         self.state = State(w, self.algorithm.init_server(w))
+        self.try_out(function)
         self.state_home = home_of(self.algorithm.init_client(w), config.federation.clients, self.device)
         self.varying: dict[str, float] = {}  # hyper-parameters in which runs that are trained together differ
         self.history: list[Vector] = []  # class-wise accuracy of the global model after each round
@@ -101,8 +113,7 @@ class Federation:
         # in a fixed random order, since BatchNorm without running statistics sees which samples share a batch
         order = torch.from_numpy(generator(0, "test order").permutation(len(dataset.test.y)))
         test = Part(dataset.test.x[order], dataset.test.y[order])
-        show = (dataset.mean, dataset.std, dataset.augment, device, function.storage)
-        train_part, test_part = DevicePart(dataset.train, *show), DevicePart(test, *show)
+        train_part, test_part = self.on_device(dataset.train), self.on_device(test)
         function.check(test_part.plain(slice(0, 2)), len(dataset.classes))
         parts = (self.algorithm, function, config.optimiser, train_part, test_part, len(dataset.classes))
         vectorised = config.engine == "vectorised" or (
@@ -111,6 +122,18 @@ class Federation:
         if vectorised:
             return Vectorised(*parts, config.together, self.several_runs)
         return Sequential(*parts, config.workers)
+
+    def on_device(self, part: Part) -> DevicePart:
+        """Shown to the network as this dataset is."""
+        return DevicePart(part, self.dataset.mean, self.dataset.std, self.dataset.augment, self.device, self.storage)
+
+    def try_out(self, model: Model) -> None:
+        """One loss: a method that wants more of the network than it gives says so before anything is written."""
+        sent, shared = self.algorithm.send(self.state.w, self.state.server), self.algorithm.broadcast(self.state.server)
+        lr, momentum = torch.zeros((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
+        ctx = Context(sent, shared, self.own(0), lr, momentum, self.class_counts[0])
+        with torch.no_grad(), seeded(0):
+            self.algorithm.loss(model, self.state.w, self.engine.train_part.plain(slice(0, 2)), ctx)
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:
@@ -135,8 +158,8 @@ class Federation:
         seed, settings = self.config.seed, self.config.federation
         tasks = []
         for k in self.cohort(round):
-            batches = (settings.local_epochs, settings.batch_size)
-            steps = plan.local_plan(seed, round, k, self.parts[k], *batches, self.dataset.augment, self.dataset.shape)
+            batches, looks = (settings.local_epochs, settings.batch_size), (self.dataset.augment, self.dataset.shape)
+            steps = plan.local_plan(seed, round, k, self.parts[k], *batches, *looks, settings.drop_last)
             tasks.append(Task(steps, self.parts[k], torch_seed(seed, "dropout", round, k)))
         return tasks
 

@@ -10,7 +10,7 @@ from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context, Result
 from fedntd.config import Optimiser
 from fedntd.models.functional import Batch, Model
-from fedntd.optim import sgd_step
+from fedntd.optim import clipped, sgd_step, with_spring
 from fedntd.tree import Tree, Weights
 
 
@@ -19,6 +19,7 @@ def local_step(
 ) -> tuple[Weights, Weights, Tensor]:
     """One optimiser step on one batch: new weights, new velocity, the loss before the step."""
     gradient, loss = algorithm.gradient(model, w, batch, ctx)
+    gradient = clipped(optimiser, with_spring(optimiser, gradient, w, ctx.w_g))
     w, velocity = sgd_step(optimiser, w, gradient, velocity, ctx.lr)
     return w, velocity, loss.detach()
 

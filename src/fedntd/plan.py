@@ -27,7 +27,7 @@ class Plan(NamedTuple):
         return len(self.samples) // self.epochs
 
     def batches(self) -> Iterator[tuple[NDArray[np.int64], Draws | None]]:
-        """Step by step; the short last batch of an epoch is kept."""
+        """Step by step; the last batch of an epoch may be short."""
         for epoch in range(self.epochs):
             end = (epoch + 1) * self.epoch_size
             for start in range(epoch * self.epoch_size, end, self.batch_size):
@@ -60,9 +60,15 @@ def local_plan(
     batch_size: int,
     augment: Augment | None,
     shape: tuple[int, ...],
+    drop_last: bool = False,
 ) -> Plan:
-    """Every epoch a new order of the client's samples."""
+    """Every epoch a new order of the client's samples.
+
+    With `drop_last` an epoch ends with its last full batch; a client that cannot fill one keeps its one short batch,
+    since a client without a step would have nothing to send.
+    """
     rng = generator(seed, "batches", round, client)
-    samples = np.concatenate([rng.permutation(owned) for _ in range(epochs)])
+    kept = len(owned) - len(owned) % batch_size if drop_last and len(owned) > batch_size else len(owned)
+    samples = np.concatenate([rng.permutation(owned)[:kept] for _ in range(epochs)])
     draws = augment.draw(rng, len(samples), *shape[-2:]) if augment else None
     return Plan(samples, draws, epochs, batch_size)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedntd.algorithms.released import released_values as released_values
 from fedntd.config import Config, from_table, read, with_settings
 from fedntd.errors import FedntdError, did_you_mean
 
@@ -36,19 +37,38 @@ DEMO: dict[str, Any] = {
 }
 
 
+# The paper's comparison with FedAlign, by the protocol of FedAlign's own code; experiments/fedalign.toml says more.
+FEDALIGN: dict[str, Any] = {
+    "data": {"name": "cifar10"},
+    "partition": {"name": "lda", "alpha": 0.5},
+    "model": {"name": "resnet56"},
+    "algorithm": {"name": "fedalign"},
+    "federation": {
+        "clients": 16,
+        "ratio": 1.0,
+        "rounds": 25,
+        "local_epochs": 20,
+        "batch_size": 64,
+        "drop_last": True,
+    },
+    "optimiser": {"lr": 0.01, "nesterov": True, "weight_decay": 1e-4, "decay": 1.0, "clip": 10.0},
+}
+WHOLE = {"demo": DEMO, "fedalign": FEDALIGN}
+
+
 def preset(name: str) -> dict[str, Any]:
     """The table of settings that `name` stands for.
 
     >>> preset("cifar10-lda0.1")["partition"]
     {'name': 'lda', 'alpha': 0.1}
     """
-    if name == "demo":
-        return {section: dict(table) for section, table in DEMO.items()}
+    if name in WHOLE:
+        return {section: dict(table) for section, table in WHOLE[name].items()}
     dataset, _, split = name.partition("-")
     shards, alpha = re.fullmatch(r"s(\d+)", split), re.fullmatch(r"lda(\d*\.?\d+)", split)
     if dataset not in BASES or not (shards or alpha or split == "iid"):
         raise FedntdError(
-            f"'{name}' is neither a config file nor a preset; {did_you_mean(name, ('demo', *TABLE1))}; "
+            f"'{name}' is neither a config file nor a preset; {did_you_mean(name, (*WHOLE, *TABLE1))}; "
             f"any s or alpha will do, such as cifar10-s4 or mnist-lda0.3"
         )
     if shards:

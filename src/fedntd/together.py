@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedntd.config import Config, flat
 from fedntd.data.dataset import Dataset
@@ -44,9 +44,11 @@ def federate(
     model: nn.Module | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    auxiliary: Dataset | Tensor | None = None,
 ) -> Generator[Record]:
     """Train, yielding each round's record; with `out`, also write a run folder, which `resume` goes on from."""
-    for _, outcome in train({0: config}, {0: None if out is None else Path(out)}, {0: resume}, dataset, model):
+    folder = None if out is None else Path(out)
+    for _, outcome in train({0: config}, {0: folder}, {0: resume}, dataset, model, auxiliary):
         if isinstance(outcome, FedntdError):
             raise outcome
         yield outcome
@@ -58,6 +60,7 @@ def federate_together(
     resume: bool = False,
     dataset: Dataset | None = None,
     model: nn.Module | None = None,
+    auxiliary: Dataset | Tensor | None = None,
 ) -> Generator[tuple[int, Record | FedntdError]]:
     """Train many runs, those of one shape together where the engine can: yields (i, record) after each round of run i,
     or (i, error) when it has failed, while the others go on.
@@ -71,7 +74,8 @@ def federate_together(
         members = list(alike)
         for group in [members] if in_one_step(configs[members[0]]) else [[i] for i in members]:
             there = {i: resume and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
-            yield from train({i: configs[i] for i in group}, {i: outs[i] for i in group}, there, dataset, model)
+            mine, folders = {i: configs[i] for i in group}, {i: outs[i] for i in group}
+            yield from train(mine, folders, there, dataset, model, auxiliary)
 
 
 def in_one_step(config: Config) -> bool:
@@ -91,6 +95,7 @@ def train(
     resume: dict[int, bool],
     dataset: Dataset | None,
     model: nn.Module | None,
+    auxiliary: Dataset | Tensor | None,
 ) -> Generator[tuple[int, Record | FedntdError]]:
     """Train runs of one shape side by side, until each has finished or failed."""
     with ExitStack() as open_folders:
@@ -98,7 +103,7 @@ def train(
         for i, config in configs.items():
             try:
                 beside = going[0].run if going else None
-                run = Federation(config, dataset, model, beside, several_runs=len(configs) > 1)
+                run = Federation(config, dataset, model, beside, len(configs) > 1, auxiliary)
                 out = outs[i]
                 folder = None if out is None else open_folders.enter_context(RunFolder(out, run.config, resume[i]))
                 member = Member(i, run, folder)

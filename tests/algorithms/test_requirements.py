@@ -18,7 +18,16 @@ def of(name: str) -> Requirements:
 # statefulness, communication, auxiliary data: whether they are needed
 @pytest.mark.parametrize(
     ("name", "needs"),
-    [("moon", (True, False, False)), ("scaffold", (True, True, False)), ("fedntd", (False, False, False))],
+    [
+        ("feddf", (False, False, True)),  # "FedEnsemble"
+        (
+            "fedbe",
+            (False, False, True),
+        ),  # where the paper says that it communicates more; by its definition it does not
+        ("moon", (True, False, False)),
+        ("scaffold", (True, True, False)),
+        ("fedntd", (False, False, False)),
+    ],
 )
 def test_the_papers_table(name: str, needs: tuple[bool, bool, bool]):
     found = of(name)
@@ -44,6 +53,10 @@ def test_bytes():
 )
 def test_compute(name: str, passes: tuple[int, int]):
     assert of(name)[4:6] == passes
+
+
+def test_only_two_methods_need_auxiliary_data():
+    assert {name for name in ALGORITHMS if of(name).auxiliary_data} == {"feddf", "fedbe"}
 
 
 def test_only_fedcurv_looks_at_its_data_again():

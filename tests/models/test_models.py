@@ -6,7 +6,8 @@ from torch.nn import functional as F
 
 from fedntd import FedntdError
 from fedntd.models import MODELS
-from fedntd.models.functional import Batch, BatchStatNorm, Model, use_batch_statistics
+from fedntd.models.functional import Batch, BatchStatNorm, Model, Taps, use_batch_statistics
+from fedntd.models.resnet56 import ResNet56, Stage
 
 
 def build(name: str, shape: tuple[int, ...] = (3, 32, 32), classes: int = 10) -> nn.Module:
@@ -20,6 +21,7 @@ def build(name: str, shape: tuple[int, ...] = (3, 32, 32), classes: int = 10) ->
         ("cnn", (1, 28, 28), 10, 1_663_370),
         ("resnet10", (3, 32, 32), 10, 4_903_242),
         ("resnet18", (3, 32, 32), 10, 11_173_962),
+        ("resnet56", (3, 32, 32), 10, 591_322),
     ],
 )
 def test_parameter_counts_are_the_released_codes(name: str, shape: tuple[int, ...], classes: int, parameters: int):
@@ -55,6 +57,42 @@ def test_features_are_what_the_last_layer_sees(name: str):
     head = "fc2" if name == "cnn" else "fc"
     assert out.z is not None
     torch.testing.assert_close(F.linear(out.z, w[f"{head}.weight"], w[f"{head}.bias"]), out.logits)
+
+
+def test_resnet56_has_56_layers():
+    """Its weights, counted by hand: convolutions, two numbers a channel for each BatchNorm, the linear layer."""
+    convolutions = [m for m in build("resnet56").modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) - 3 + 1 == 56  # without the shortcuts' three, with the linear layer
+    total = 3 * 16 * 9 + 2 * 16
+    for inside, narrow in ((16, 16), (64, 32), (128, 64)):
+        for block in range(6):
+            a = inside if block == 0 else 4 * narrow
+            total += a * narrow + 9 * narrow**2 + 4 * narrow**2 + 2 * (narrow + narrow + 4 * narrow)
+        total += inside * 4 * narrow + 2 * 4 * narrow
+    assert total + 256 * 10 + 10 == 591_322
+
+
+@pytest.mark.parametrize("width", [0.25, 0.5])
+def test_the_narrow_stage_is_the_network_with_fewer_channels(width: float):
+    """Against a network that only has those channels, with the first weights of the whole one."""
+    torch.manual_seed(0)
+    whole = ResNet56((3, 16, 16), 10, width=width).double()
+    for parameter in whole.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)  # BatchNorm's too
+    taps: Taps = whole(torch.randn(4, 3, 16, 16, dtype=torch.float64)).taps
+    narrow = Stage(int(128 * width), int(64 * width), 2).double()
+    for small, large in zip(narrow.parameters(), whole.stage3.parameters(), strict=True):
+        small.data = large.data[tuple(slice(size) for size in small.shape)].clone()
+    torch.testing.assert_close(taps.slim_into, taps.into[:, : int(128 * width)])
+    torch.testing.assert_close(narrow(taps.slim_into), taps.slim_out, rtol=0, atol=1e-12)
+    torch.testing.assert_close(whole.stage3(taps.into), taps.out, rtol=0, atol=1e-12)
+    assert not taps.slim_into.requires_grad  # what comes before the stage learns nothing from the narrow pass
+
+
+@pytest.mark.parametrize("width", [0.0, 1.5, 0.3])
+def test_an_impossible_width_is_refused(width: float):
+    with pytest.raises(FedntdError, match=r"model\.width must be a multiple of 1/64"):
+        ResNet56((3, 32, 32), 10, width=width)
 
 
 def test_bf16_runs_low_and_answers_in_full_precision():

@@ -79,6 +79,11 @@ class TestLabels:
                     "Decaying algorithm.decay=0.5 optimiser.decay=0.99",
                 ],
             ),
+            # what the server does besides is told where it does something
+            (
+                [{}, {"server__name": "fedopt"}, {"auxiliary__name": "fashion-mini"}],
+                ["fedavg", "fedavg server=fedopt", "fedavg auxiliary=fashion-mini"],
+            ),
             # neither speed nor what is measured besides makes another run of it
             ([{"workers": 1}, {"algorithm": "fedntd", "workers": 2, "measure__local_every": 5}], ["fedavg", "fedntd"]),
         ],

@@ -1,11 +1,14 @@
 """The methods, one file each. To add one: write the file and add a line here; tests/test_contract.py then checks it."""
 
 from fedntd.algorithms.fedacg import FedACG
+from fedntd.algorithms.fedalign import FedAlign
 from fedntd.algorithms.fedasam import FedASAM
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.fedavgm import FedAvgM
+from fedntd.algorithms.fedbe import FedBE
 from fedntd.algorithms.fedcurv import FedCurv
 from fedntd.algorithms.feddecorr import FedDecorr
+from fedntd.algorithms.feddf import FedDF
 from fedntd.algorithms.feddyn import FedDyn
 from fedntd.algorithms.fedexp import FedExP
 from fedntd.algorithms.fedkd import FedKD
@@ -34,6 +37,9 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "fednova-released": FedNovaReleased,
     "scaffold": Scaffold,
     "moon": Moon,
+    "fedalign": FedAlign,
+    "feddf": FedDF,
+    "fedbe": FedBE,
     "fedkd": FedKD,
     "fedkd-ntd": FedKDNTD,
     "fedntd-mse": FedNTDMSE,
@@ -52,3 +58,6 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedasam": FedASAM,
     "fedsol": FedSOL,
 }
+
+# `server.name`: what a server can do with a step, whatever method it comes from
+SERVER_RULES: dict[str, type[FedAvg]] = {"none": FedAvg, "fedavgm": FedAvgM, "fedopt": FedOpt}

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 from torch.func import grad_and_value
@@ -19,6 +19,8 @@ from fedntd.tree import Tree, Weights
 class FedAvg:
     """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
 
+    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary` where the federation has one; no hyper-parameter
+
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The same method with other hyper-parameters, unchecked: tensors where several runs are trained together."""
         if not values:
@@ -30,7 +32,12 @@ class FedAvg:
 
     @property
     def auxiliary_data(self) -> bool:
-        """Whether it needs data that belongs to no client."""
+        """Whether its server needs data that belongs to no client."""
+        return False
+
+    @property
+    def heavy_ball(self) -> bool:
+        """Whether it computes with how plain momentum weighs the steps (`Result.drift_steps`)."""
         return False
 
     def init_server(self, w: Weights) -> dict:
@@ -73,7 +80,6 @@ class FedAvg:
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """New global weights and server state, from the uploads stacked [client, ...] and the clients' weights `p`.
 
-        `w_g` are the global weights before `send`. `p` sums to 1 over the cohort, and `fraction` is the cohort's share
-        of all clients' weight, so that `fraction * p` are the clients' shares of the whole federation.
+        `w_g` are the weights before `send`; `p` sums to 1, and `fraction * p` are shares of the whole federation.
         """
         return tree.add(w_g, tree.weighted_mean(up["delta"], p)), {}

@@ -19,6 +19,10 @@ class FedNova(FedAvg):
     can therefore only come from the variant in the released code, 'fednova-released'.
     """
 
+    @property
+    def heavy_ball(self) -> bool:
+        return True
+
     def finish(self, result: Result, ctx: Context) -> Upload:
         """a: the steps that count, with momentum corrected for."""
         delta = tree.sub(result.w, ctx.w_g)

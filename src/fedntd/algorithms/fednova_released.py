@@ -21,6 +21,10 @@ from fedntd.tree import Tree, Weights
 class FedNovaReleased(FedAvg):
     """FedNova, and every client subtracts its own last mean gradient."""
 
+    @property
+    def heavy_ball(self) -> bool:
+        return True
+
     def init_client(self, w: Weights) -> dict:
         return {"d": tree.zeros_like(w)}
 

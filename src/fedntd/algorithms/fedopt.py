@@ -31,7 +31,7 @@ class FedOpt(FedAvg):
             require(0 <= value < 1, f"algorithm.{key} must be at least 0 and below 1, not {value}")
 
     def init_server(self, w: Weights) -> dict:
-        return {"m": tree.zeros_like(w), "v": tree.map(lambda leaf: torch.full_like(leaf, self.tau**2), w)}
+        return {"m": tree.zeros_like(w), "v": tree.map(lambda leaf: torch.zeros_like(leaf) + self.tau**2, w)}
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """m <- beta_1 m + (1 - beta_1) delta; v by the rule; w <- w + eta m / (sqrt(v) + tau)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.models.functional import Batch, Model, Out
+from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.tree import Weights
 
 
@@ -59,7 +59,8 @@ class CountingModel(Model):
         self.calls["forward"] += 1
         scale = torch.stack([leaf.mean() for leaf in w.values()]).mean()
         z = batch.x * Watched.apply(scale, self.calls)
-        return Out(logits=z, z=z)
+        maps = z[..., None, None]
+        return Out(logits=z, z=z, taps=Taps(maps, maps, maps[:, :1], maps[:, :1]))
 
 
 class Watched(torch.autograd.Function):

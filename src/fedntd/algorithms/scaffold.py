@@ -24,6 +24,10 @@ class Scaffold(FedAvg):
     def __post_init__(self) -> None:
         require(self.eta_g > 0, f"algorithm.eta_g must be above 0, not {self.eta_g}; 1 is plain averaging")
 
+    @property
+    def heavy_ball(self) -> bool:
+        return self.adaptive
+
     def init_server(self, w: Weights) -> dict:
         return {"c": tree.zeros_like(w)}
 

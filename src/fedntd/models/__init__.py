@@ -6,5 +6,11 @@ from torch import nn
 
 from fedntd.models.cnn import CNN
 from fedntd.models.resnet import resnet10, resnet18
+from fedntd.models.resnet56 import ResNet56
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "resnet10": resnet10, "resnet18": resnet18}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": CNN,
+    "resnet10": resnet10,
+    "resnet18": resnet18,
+    "resnet56": ResNet56,
+}

@@ -27,9 +27,20 @@ class Batch(NamedTuple):
         return torch.where(self.mask, value, 0).sum() / self.mask.sum()  # not a product: 0 * NaN is NaN
 
 
+class Taps(NamedTuple):
+    """What goes into a network's last stage and what comes out of it, [B, C, H, W]: at full width, and once more on the
+    first part of the channels alone (a slimmable network). FedAlign compares the two."""
+
+    into: Tensor
+    out: Tensor
+    slim_into: Tensor
+    slim_out: Tensor
+
+
 class Out(NamedTuple):
     logits: Tensor
     z: Tensor | None = None  # features: what the last layer sees
+    taps: Taps | None = None
 
 
 class BatchStatNorm(nn.Module):
@@ -49,16 +60,23 @@ class BatchStatNorm(nn.Module):
         self.register_buffer("mask", torch.empty(0), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.normalise(x, self.weight, self.bias)
+
+    def slim(self, x: Tensor) -> Tensor:
+        """Where `x` has only the first of the channels."""
+        return self.normalise(x, self.weight[: x.shape[1]], self.bias[: x.shape[1]])
+
+    def normalise(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         if self.mask is None or self.mask.numel() == 0:
             # not F.batch_norm, which refuses a batch of one sample with one pixel
-            return torch.batch_norm(x, self.weight, self.bias, None, None, True, 0.0, self.eps, x.is_cuda)
+            return torch.batch_norm(x, weight, bias, None, None, True, 0.0, self.eps, x.is_cuda)
         along = [0, *range(2, x.ndim)]
         per_sample = self.mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
         count = per_sample.sum() * (x[0, 0].numel())
         mean = (x * per_sample).sum(along, keepdim=True) / count
         variance = ((x - mean).square() * per_sample).sum(along, keepdim=True) / count
         shape = [1, -1, *[1] * (x.ndim - 2)]
-        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight.view(shape) + self.bias.view(shape)
+        return (x - mean) * torch.rsqrt(variance + self.eps) * weight.view(shape) + bias.view(shape)
 
 
 class Model:
@@ -89,7 +107,11 @@ class Model:
         if not isinstance(out, Out):
             out = Out(out)
         # losses are computed in full precision, whatever the network ran in
-        return Out(out.logits.to(self.storage), out.z if out.z is None else out.z.to(self.storage))
+        return Out(
+            out.logits.to(self.storage),
+            None if out.z is None else out.z.to(self.storage),
+            None if out.taps is None else Taps(*(tap.to(self.storage) for tap in out.taps)),
+        )
 
     def cast(self, w: Weights) -> Weights:
         """The weights in the precision that the network runs in."""

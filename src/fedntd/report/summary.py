@@ -98,12 +98,17 @@ def labels_without_seed(runs: Sequence[Run]) -> list[str]:
         return key in table and any(t.get(key) != table[key] for t in peers)
 
     def part(key: str, ending: str, value: Any) -> str:
+        if key in ("server.name", "auxiliary.name"):  # most methods have neither
+            return "" if value in ("none", "") else f"{key.split('.')[0]}={thing(value)}"
         return thing(value) if ending == "name" else f"{ending if endings.count(ending) == 1 else key}={show(value)}"
 
     return [
         " ".join(
-            [thing(table["algorithm.name"])]
-            + [part(key, ending, table[key]) for key, ending in zip(keys, endings, strict=True) if tells(key, table)]
+            filter(
+                None,
+                [thing(table["algorithm.name"])]
+                + [part(key, end, table[key]) for key, end in zip(keys, endings, strict=True) if tells(key, table)],
+            )
         )
         for table in tables
     ]

@@ -1,0 +1,71 @@
+"""FedBE: Chen, Chao, FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning, ICLR 2021."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedntd import tree
+from fedntd.algorithms.ensemble import at_hand, learn, student_of
+from fedntd.algorithms.fedavg import FedAvg
+from fedntd.errors import require
+from fedntd.rng import generator
+from fedntd.tree import Tree, Weights
+
+
+@dataclass(frozen=True)
+class FedBE(FedAvg):
+    """The server learns on unlabelled data from an ensemble: models drawn around the clients' mean, and the clients'.
+
+    Drawn from a Gaussian; the paper has a Dirichlet distribution as well. Numbers are those of the authors' code.
+    """
+
+    samples: int = 10  # M, models that are drawn
+    epochs: int = 20  # passes over the unlabelled data that the server makes in a round
+    lr: float = 1e-3  # of the server's SGD, with momentum 0.9 and weight decay 1e-5
+    batch_size: int = 128  # of the server
+    sharpen: float = 0.5  # temperature that makes the ensemble's answers more decided; 1: as they are
+    swa_start: int = 500  # stochastic weight averaging: the result is the mean of the weights after this step,
+    swa_every: int = 25  # taken every so many steps; the last weights where there are none
+
+    def __post_init__(self) -> None:
+        for key, least in (("samples", 0), ("epochs", 0), ("batch_size", 1), ("swa_start", 0), ("swa_every", 1)):
+            require(getattr(self, key) >= least, f"algorithm.{key} must be at least {least}, not {getattr(self, key)}")
+        for key in ("lr", "sharpen"):
+            require(getattr(self, key) > 0, f"algorithm.{key} must be above 0, not {getattr(self, key)}")
+
+    @property
+    def auxiliary_data(self) -> bool:
+        return True
+
+    def init_server(self, w: Weights) -> dict:
+        return {"round": torch.zeros((), dtype=torch.int64)}
+
+    def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
+        """p(y | x) = the mean of the softmaxes of the drawn models, the clients' and their mean; then distil it."""
+        w, auxiliary, round = super().aggregate(w_g, server, up, p, fraction)[0], at_hand(self), server["round"] + 1
+        steps = self.epochs * -(-len(auxiliary.part) // self.batch_size)
+        if not steps:
+            return w, {"round": round}
+        deltas = [tree.map(lambda leaf, k=k: leaf[k], up["delta"]) for k in range(len(p))]
+        models = [w, *(tree.add(w_g, delta) for delta in deltas), *self.draw(w, up["delta"], p, auxiliary.seed, round)]
+        q = torch.stack([auxiliary.logits(model).softmax(-1) for model in models]).mean(0)
+        q = (q.log() / self.sharpen).softmax(-1)
+        student, seen = student_of(w), []
+        sgd = torch.optim.SGD(student.values(), lr=self.lr, momentum=0.9, weight_decay=1e-5)
+        for step, places in enumerate(auxiliary.batches(int(round), self.batch_size, steps), 1):
+            learn(auxiliary, student, q, places, sgd)
+            if step > self.swa_start and (step - self.swa_start) % self.swa_every == 0:
+                seen.append(tree.map(lambda leaf: leaf.detach().clone(), student))
+        return tree.map(lambda *same: torch.stack(same).mean(0).detach(), *(seen or [student])), {"round": round}
+
+    def draw(self, w: Weights, deltas: Tree, p: Tensor, seed: int, round: Tensor) -> list[Weights]:
+        """`samples` models from N(w, diag(sum_k p_k (w_k - w)^2))."""
+        mean = tree.weighted_mean(deltas, p)
+        deviation = tree.map(Tensor.sqrt, tree.weighted_mean(tree.map(lambda d, m: (d - m) ** 2, deltas, mean), p))
+        rng = generator(seed, "fedbe", int(round))
+
+        def drawn(name: str) -> Tensor:
+            return w[name] + deviation[name] * torch.from_numpy(rng.standard_normal(w[name].shape)).to(w[name])
+
+        return [{name: drawn(name) for name in sorted(w)} for _ in range(self.samples)]

@@ -1,0 +1,36 @@
+"""The settings with which the released code of Lee et al. 2022 (github.com/Lee-Gihun/FedNTD, its config folder) runs
+each method. `algorithm.name = "fedprox-released"` is fedprox with them."""
+
+from typing import Any
+
+RELEASED: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedntd": {"beta": 1.0, "tau": 1.0},
+    "fedcurv": {"lam": 1.0, "s": 500, "per_sample": False},
+    "fedprox": {"mu": 1.0},
+    "fednova": {"name": "fednova-released"},  # another method, with a file of its own
+    "scaffold": {"adaptive": True},
+    "moon": {"mu": 0.1, "tau": 0.5},
+    "fedkd": {"beta": 1.0, "tau": 3.0},
+    "fedavgm": {"beta": 0.7},
+    "feddyn": {"alpha": 0.1},
+}
+
+
+def released_values(algorithm: str) -> dict[str, Any]:
+    """What the released code sets in a table [algorithm] of that name; nothing for a method that it does not have.
+
+    >>> released_values("moon")
+    {'mu': 0.1, 'tau': 0.5}
+    """
+    return dict(RELEASED.get(algorithm, {}))
+
+
+def without_suffix(name: str) -> str | None:
+    """The method of which `name` stands for the released variant, if it does so by its suffix alone.
+
+    >>> without_suffix("moon-released"), without_suffix("moon"), without_suffix("fednova-released")
+    ('moon', None, None)
+    """
+    method = name.removesuffix("-released")
+    return method if method != name and method in RELEASED and "name" not in RELEASED[method] else None

@@ -1,0 +1,46 @@
+"""Samples without labels that belong to no client, for methods whose server learns from them."""
+
+import torch
+from torch import Tensor
+
+from fedntd.config import Config, target
+from fedntd.data.dataset import Dataset, Part
+from fedntd.data.datasets import load
+from fedntd.errors import FedntdError, require
+
+
+def unlabelled(config: Config, dataset: Dataset, given: Dataset | Tensor | None) -> Part:
+    """The samples that `auxiliary` names, or those `given` in Python; their labels are thrown away.
+
+    They are the last of their dataset's training part, so that clients can have the first (`data.train_size`).
+    """
+    wanted = config.auxiliary
+    require(
+        given is not None or wanted.name != "",
+        f"algorithm '{config.algorithm.name}' learns from samples that belong to no client; "
+        f"say in auxiliary.name of which dataset they are",
+    )
+    x = given if isinstance(given, Tensor) else (given or load_auxiliary(config)).train.x
+    count = wanted.samples or len(x)
+    require(0 < count <= len(x), f"auxiliary.samples = {count}, but there are only {len(x)} of them")
+    used = len(dataset.train.x)
+    require(
+        given is not None
+        or (wanted.name, wanted.path) != (config.data.name, config.data.path)
+        or used + count <= len(x),
+        f"auxiliary.name = '{wanted.name}' is the clients' own dataset: they have the first {used} of its {len(x)} "
+        f"training samples, so that {count} cannot be auxiliary; lower data.train_size or auxiliary.samples",
+    )
+    require(
+        x.shape[1:] == dataset.train.x.shape[1:] and (x.dtype == torch.uint8) == (dataset.train.x.dtype == torch.uint8),
+        f"auxiliary samples are {list(x.shape[1:])} of {x.dtype}, but the clients' are {list(dataset.shape)} "
+        f"of {dataset.train.x.dtype}",
+    )
+    return Part(x[-count:], torch.zeros(count, dtype=torch.int64))
+
+
+def load_auxiliary(config: Config) -> Dataset:
+    try:
+        return load(target("auxiliary", config.auxiliary.name), config.auxiliary.path, augment=False, train_size=0)
+    except FedntdError as error:  # a loader does not know in which section it was named
+        raise FedntdError(str(error).replace("data.path", "auxiliary.path")) from error
