@@ -133,8 +133,10 @@ def test_failed_runs_are_below_all():
             lambda good: history(
                 "fig-local-forgetting",
                 lambda row, c: {
-                    "global_in_before": 0.5, "in_local": 0.9,
-                    "global_out_before": 0.5, "out_local": 0.1 if good else 0.6,
+                    "global_in_before": 0.5,
+                    "in_local": 0.9,
+                    "global_out_before": 0.5,
+                    "out_local": 0.1 if good else 0.6,
                 },
             ),
         ),

@@ -190,7 +190,8 @@ def test_hyper():
 
 # --- measured on small runs -------------------------------------------------------------------------------------
 
-TINY = Setting(small=True, settings=("federation.rounds=2", "federation.ratio=0.15", "device=cpu", "workers=1"))
+SETTINGS = ("federation.rounds=2", "federation.ratio=0.15", "federation.local_epochs=1", "device=cpu", "workers=1")
+TINY = Setting(small=True, settings=SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +356,8 @@ def test_landscape(make):
 
 
 class TestPropositions:
-    def test_1(self, make):
+    def test_1(self, make, monkeypatch):
+        monkeypatch.setattr(prop1, "TRAINED", (0.0, 2.0))
         results = make(prop1.ITEM)
         found, folder = results.measured, folder_of(results, prop1.CELL)
         federation = reopen(folder)

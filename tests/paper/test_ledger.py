@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 from ledgers import made_up
 
-from fedntd import FedntdError, configure, federate, read_run
+from fedntd import Config, FedntdError, configure, federate, read_run
 from fedntd.config import Measure, identity
 from fedntd.paper.item import shrink, table
-from fedntd.paper.ledger import Store, distinct, file_name, read_result, read_store, record, result_of, to_text
+from fedntd.paper.ledger import Result, Store, distinct, file_name, read_result, read_store, record, result_of, to_text
 from fedntd.report.summary import summarise
+
+
+def found(store: Store, config: Config, any_precision: bool = False) -> Result:
+    result = store.find(config, any_precision)
+    assert result is not None
+    return result
+
 
 TINY = ["data.name=fedntd.paper.rehearsal:images", "federation.clients=20", "federation.rounds=3"]
 
@@ -74,13 +81,15 @@ def test_which_run_stands_for_which():
     measured, every_five = (replace(plain, measure=Measure(every)) for every in (1, 5))
     rough = replace(plain, precision="bf16")
     store = Store([made_up(measured, 50.0), made_up(rough, 40.0)])
-    assert store.find(plain).config is measured  # more was measured than is asked for
-    assert store.find(every_five).config is measured
-    assert store.find(rough).config is rough
+    assert found(store, plain).config is measured  # more was measured than is asked for
+    assert found(store, every_five).config is measured
+    assert found(store, rough).config is rough
     assert store.find(replace(plain, precision="tf32")) is None
-    assert store.find(replace(plain, precision="tf32"), any_precision=True).config is measured  # the finest there is
+    assert found(store, replace(plain, precision="tf32"), any_precision=True).config is measured  # the finest there is
     assert store.find(replace(plain, seed=1)) is None
-    assert store.find(replace(plain, workers=3, device="cpu")).config is measured  # how it is computed is all the same
+    assert (
+        found(store, replace(plain, workers=3, device="cpu")).config is measured
+    )  # how it is computed is all the same
     assert Store([made_up(plain, 50.0)]).find(measured) is None  # too little was measured
     assert Store([made_up(every_five, 50.0)]).find(measured) is None
 
@@ -95,13 +104,11 @@ def test_of_runs_that_stand_for_each_other_one_is_made():
 
 def test_a_store_reads_folders_and_ledger(folder: Path, tmp_path: Path):
     config = read_run(folder).config
-    assert read_store(folder.parent, None).find(config).folder == folder
+    assert found(read_store(folder.parent, None), config).folder == folder
     record([folder], tmp_path)
-    found = read_store(tmp_path / "nothing", tmp_path).find(config)
-    assert found is not None
-    assert found.folder is None
+    assert found(read_store(tmp_path / "nothing", tmp_path), config).folder is None
     # a folder is worth more than its ledger file: it has the weights
-    assert read_store(folder.parent, tmp_path).find(config).folder == folder
+    assert found(read_store(folder.parent, tmp_path), config).folder == folder
 
 
 def test_a_failed_run_is_kept_with_its_reason(tmp_path: Path):

@@ -118,6 +118,7 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
     ("arguments", "sentence"),
     [
         (["table1", "--small", "--cells", "FedNDT"], "table1 has no cell 'FedNDT'; its rows are FedAvg, FedCurv"),
+        (["all", "--cells", "FedNTD"], "--cells is for a single item"),
         (["table1", "--protocol", "publishd"], "protocol = 'publishd' is not known; did you mean 'published'?"),
         (["table1", "--set", "sed=1"], "unknown key 'sed'; did you mean 'seed'?"),
         (["record", "nowhere"], "there is no folder nowhere"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedntd import FedntdError, read_run
+from fedntd import FedntdError, Record, read_run
 from fedntd.config import identity
 from fedntd.paper.item import Item, Results, Setting, table
 from fedntd.paper.ledger import read_store, record
@@ -29,6 +29,11 @@ def workshop(out: Path, ledger: Path | None = None) -> Workshop:
     return Workshop(out, read_store(out, ledger), ledger)
 
 
+def round_of(event: Record | FedntdError) -> int:
+    assert isinstance(event, Record), event
+    return event.round
+
+
 def test_interrupted_and_gone_on_with(tmp_path: Path):
     shop = workshop(tmp_path / "a")
     configs = shop.missing(ITEM, SMALL)
@@ -36,7 +41,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path):
     events = shop.train(configs)
     seen = [next(events) for _ in range(3)]  # the first run whole, a round of the second
     events.close()
-    assert [(config.algorithm.name, record.round) for config, record in seen] == [
+    assert [(config.algorithm.name, round_of(event)) for config, event in seen] == [
         ("fedavg", 1),
         ("fedavg", 2),
         ("fedntd", 1),
@@ -47,7 +52,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path):
     assert [config.algorithm.name for config in missing] == ["fedntd"]
     assert [len(runs) for runs in again.results(ITEM, SMALL).values()] == [1, 0]
     rest = list(again.train(missing))
-    assert [record.round for _, record in rest] == [2]  # not from the start
+    assert [round_of(event) for _, event in rest] == [2]  # not from the start
     assert workshop(tmp_path / "a").missing(ITEM, SMALL) == []
 
     # the same records as without an interrupt

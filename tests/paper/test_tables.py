@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,9 @@ from fedntd.paper.tables import Figures, Table, aside, tex, to_csv, to_html, to_
 PRINTED = Published(52.61, 0.43, 1.00)
 
 
-def make(cells: dict, **options) -> Table:
+def make(cells: dict, **options: Any) -> Table:
     rows, columns = (list(dict.fromkeys(cell[i] for cell in cells)) for i in (0, 1))
-    settings = {"second": "F", "baseline": "FedAvg"} | options
+    settings: dict[str, Any] = {"second": "F", "baseline": "FedAvg"} | options
     return Table("some", "Some figures", "In 100 % of cases.", rows, columns, cells, **settings)
 
 

@@ -62,7 +62,6 @@ def render(results: Results) -> list[Table | Plot]:
             digits=3,
             compare="columns",
             baseline="FedAvg",
-            units="",
         )
     ]
     shown = [(m, p) for p in PICTURE for m in METHODS if f"prefers {key((m, p))}" in results.measured]

@@ -116,6 +116,7 @@ def make(
     ledger: Path,
     no_train: bool,
 ) -> None:
+    require(not cells or len(names) == 1, "--cells is for a single item: fedntd paper ITEM --cells ...")
     items = [find(name) for name in names]
     shop = open_workshop(out, setting.small, ledger)
     missing = distinct([config for item in items for config in shop.missing(item, setting, cells)])

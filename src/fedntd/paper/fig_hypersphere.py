@@ -133,7 +133,7 @@ ITEM = Item(
     about="A network whose features are points on the circle is trained for 100 rounds by IID clients, then by "
     "clients with two classes each: what becomes of the features of classes that a client lacks, and what averaging "
     "makes of it." + KEEP,
-    # no augmentation: under crops and Cutout, all features of such a network gather in one place
+    # no augmentation: with crops and Cutout, all features gathered in one place in rehearsals
     runs={
         CELL: table(
             "cifar10-iid",

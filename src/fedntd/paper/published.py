@@ -37,14 +37,6 @@ def parse(cell: str, scale: float) -> Published:
     return Published(round((value or 0) * scale, 4), second, std)
 
 
-def only(table: dict[Cell, Published], rows: tuple[str, ...] = (), columns: tuple[str, ...] = ()) -> dict:
-    return {
-        (row, column): cell
-        for (row, column), cell in table.items()
-        if (not rows or row in rows) and (not columns or column in columns)
-    }
-
-
 # Table 1 (tab:main_forgetting), with the standard deviations of the appendix (tab:main_std)
 SHARDING = (
     "MNIST s=2",

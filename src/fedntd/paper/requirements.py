@@ -15,7 +15,7 @@ COLUMNS = ("no state", "no further communication", "no auxiliary data")
 
 
 def does_without() -> dict[str, tuple[bool, bool, bool]]:
-    """Of each method of the paper that there is here, on the paper's CIFAR-10 network: state, communication, auxiliary data."""
+    """Of each method of the paper that is here, on its CIFAR-10 network: state, communication, auxiliary data."""
     w = Model(CNN((3, 32, 32), 10)).weights()
     found = {}
     for method, name in ALL.items():

@@ -58,7 +58,6 @@ class Table:
     baseline: str = ""  # the row (or column) with which the others are compared by arrows; empty: none
     compare: str = "rows"  # what is compared: the "rows" in each column, the "columns" in each row, or nothing ("")
     lower_is_better: bool = False
-    units: str = "%"
 
     def cell(self, row: str, column: str) -> Figures | str:
         return self.cells.get((row, column), "")
