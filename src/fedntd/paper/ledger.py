@@ -92,7 +92,7 @@ def file_name(config: Config) -> str:
 def to_text(result: Result) -> str:
     """Numbers with four digits after the point; one line for each measure, so that a change shows as few lines."""
     entry = {
-        "config": to_table(result.config),
+        "config": to_table(replace(result.config, data=replace(result.config.data, path=""))),  # a path elsewhere
         "status": result.status,
         "reason": result.reason,
         "environment": dict(result.environment),
