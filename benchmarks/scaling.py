@@ -4,8 +4,8 @@
 
 FedNTD on this machine, on the GPU if there is one. A round's time is the median of five after the first. Samples are
 random: they take the same time. For the population, each client owns two samples of eight numbers and 10 clients are
-drawn a round, so that a million clients fit into memory. "Further MB" is the growth of the process's (or the GPU's) peak
-memory while those five rounds are played.
+drawn a round, so that a million clients fit into memory. "Further MB" is the growth of the process's (or the GPU's)
+peak memory while those five rounds are played.
 """
 
 import argparse
@@ -49,9 +49,9 @@ def peak_memory() -> float:
     )
 
 
-def measure(dataset: Dataset, model: nn.Module | None, **sections: Any) -> dict[str, float]:
+def measure(dataset: Dataset, net: nn.Module | None, **sections: Any) -> dict[str, float]:
     table = {"partition": {"name": "iid"}, "measure": {"local_every": 0}, **sections}
-    federation = Federation(from_table({"precision": "bf16" if ON_GPU else "fp32", **table}), dataset, model)
+    federation = Federation(from_table({"precision": "bf16" if ON_GPU else "fp32", **table}), dataset, net)
     first = federation.play_round().seconds
     before = peak_memory()
     seconds = float(np.median([federation.play_round().seconds for _ in range(ROUNDS)]))
