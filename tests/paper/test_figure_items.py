@@ -343,7 +343,7 @@ def test_landscape(make):
     for cell in runs:
         found = results.measured["/".join(cell)]
         federation = reopen(folder_of(results, cell))
-        loss = Loss.on(federation.engine.model, federation.engine.test_part, 40)
+        loss = Loss.on(federation.engine.model, federation.engine.test_part, 10)
         assert found["loss"] == pytest.approx(loss(federation.state.w), abs=1e-4)
         surface = np.array(found["surface"])
         assert surface[3, 3] == pytest.approx(found["loss"], abs=1e-4)

@@ -24,7 +24,7 @@ def measure(results: Results) -> Mapping[str, Any]:
     small, measured = results.setting.small, {}
     for cell, (folder, *_) in folders(results).items():
         engine = (federation := reopen(folder, device="cpu", precision="fp32")).engine
-        batches = Loss.on(engine.model, engine.test_part, 40 if small else 500).batches
+        batches = Loss.on(engine.model, engine.test_part, 10 if small else 500).batches
         size = {"draws": 2, "points": 7, "tolerance": 0.05} if small else {"draws": 10, "points": 21}
         found = landscape(engine.model, federation.state.w, batches, SIGMAS, reach=REACH, **size)
         measured[key(cell)] = {**found._asdict(), "perturbed": found.perturbed - found.loss}
