@@ -27,6 +27,7 @@ from fedntd.models.functional import Model
 from fedntd.presets import find_table
 from fedntd.record import Record, read_run
 from fedntd.report.summary import compare_json, compare_table
+from fedntd.sweep.cli import sweep
 
 app = typer.Typer(
     help="Federated learning under heterogeneous data: train FedNTD and other methods, measure what they forget.",
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.command()(sweep)
 
 stdout = Console()
 SIZES = ("state_bytes", "extra_up_bytes", "extra_down_bytes")

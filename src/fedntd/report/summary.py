@@ -212,11 +212,11 @@ def partition_title(config: Config) -> str:
 
 def distinct_partitions(runs: Sequence[Run]) -> list[Run]:
     """The first run with each partition."""
-    found: list[Run] = []
+    found: dict[tuple[tuple[str, ...], bytes], Run] = {}
     for run in runs:
-        if not any(run.classes == other.classes and np.array_equal(run.counts, other.counts) for other in found):
-            found.append(run)
-    return found
+        if run.counts.size:  # a run that failed before the data was dealt has none
+            found.setdefault((tuple(run.classes), run.counts.tobytes()), run)
+    return list(found.values())
 
 
 # --- as a table -------------------------------------------------------------------------------------------------
