@@ -25,9 +25,11 @@ from fedntd.federation import Diverged, federate
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.presets import find_table
-from fedntd.record import Record, read_run
+from fedntd.record import Record, read_run, read_runs
+from fedntd.report.statistics import extras, parse_target
 from fedntd.report.summary import compare_json, compare_table
 from fedntd.sweep.cli import sweep
+from fedntd.sweep.search import search_pictures
 
 app = typer.Typer(
     help="Federated learning under heterogeneous data: train FedNTD and other methods, measure what they forget.",
@@ -46,6 +48,18 @@ stderr = Console(stderr=True)
 
 RunFolders = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.", show_default=False)
+]
+
+By = Annotated[
+    list[str] | None,
+    typer.Option("--by", metavar="KEY", help="Group runs by this setting alone, e.g. algorithm.name; repeatable."),
+]
+BaselineOption = Annotated[
+    str | None,
+    typer.Option("--baseline", metavar="METHOD|KEY=VALUE", help="Difference to these runs, paired over seeds."),
+]
+Target = Annotated[
+    float | None, typer.Option("--target", metavar="PERCENT", help="Rounds and bytes until this accuracy.")
 ]
 
 
@@ -110,16 +124,21 @@ def run(
 
 
 @app.command()
-def compare(runs: RunFolders, as_json: AsJson = False) -> None:
+def compare(
+    runs: RunFolders, by: By = None, baseline: BaselineOption = None, target: Target = None, as_json: AsJson = False
+) -> None:
     """Print a table of runs; runs that differ only in seed become one row, mean ± std.
 
     Example: [b]fedntd compare runs/demo/fedavg runs/demo/fedntd[/b]
+
+    Of a sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
     """
-    found = [read_run(path) for path in find_runs(runs)]
+    found = read_runs(find_runs(runs))
+    columns = extras(found, baseline, parse_target(target))
     if as_json:
-        print(json.dumps(compare_json(found), indent=1))
+        print(json.dumps(compare_json(found, by or (), columns), indent=1))
     else:
-        stdout.print(compare_table(found))
+        stdout.print(compare_table(found, by or (), columns))
 
 
 @app.command()
@@ -129,20 +148,24 @@ def report(
     figures: Annotated[
         Path | None, typer.Option("--figures", metavar="DIR", help="Also write each figure here, as PNG and PDF.")
     ] = None,
+    by: By = None,
+    baseline: BaselineOption = None,
+    target: Target = None,
 ) -> None:
-    """Write one self-contained HTML page about one run, or several side by side.
+    """Write one self-contained HTML page about one run, several side by side, or a sweep.
 
     Example: [b]fedntd report runs/demo -o report.html --figures figures[/b]
     """
     # matplotlib takes its time to import
     from fedntd.report.figures import save_figures
-    from fedntd.report.html import write_report
+    from fedntd.report.html import View, write_report
 
-    found = [read_run(path) for path in find_runs(runs)]
-    written = write_report(found, out)
+    found = read_runs(find_runs(runs))
+    pictures = [picture for path in runs for picture in search_pictures(path)]
+    written = write_report(found, out, view=View(by or (), baseline, parse_target(target), pictures))
     stdout.print(f"report: {escape(str(written.resolve()))}", soft_wrap=True)
     if figures is not None:
-        files = save_figures(found, figures)
+        files = save_figures(found, figures, by or ())
         stdout.print(f"figures: {len(files)} files in {escape(str(figures.resolve()))}", soft_wrap=True)
 
 

@@ -42,10 +42,12 @@ class Died(Exception):
 def train_group(group: Group) -> Generator[Event]:
     """Train runs together, each from where its folder is; a run that fails is recorded, and the others go on."""
     together = federate_together([job.config for job in group], [job.folder for job in group], resume=True)
+    failed = {}
     try:
         for i, got in together:
             if isinstance(got, FedntdError):
-                yield failure(group[i], str(got))
+                failed[i] = str(got)
+                yield {"run": group[i].name, "failed": str(got)}
             else:
                 yield {
                     "run": group[i].name,
@@ -55,7 +57,9 @@ def train_group(group: Group) -> Generator[Event]:
                     "seconds": got.seconds,
                 }
     finally:
-        together.close()  # saves the state of runs that are under way
+        together.close()  # saves the state of runs that are under way, and lets go of the folders
+        for i, reason in failed.items():
+            failure(group[i], reason)
 
 
 def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event]:

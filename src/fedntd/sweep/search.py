@@ -1,0 +1,7 @@
+"""Search."""
+
+from pathlib import Path
+
+
+def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
+    return []
