@@ -14,6 +14,7 @@ from fedntd.federation import Diverged, Federation, federate
 from fedntd.models.functional import Batch, Model, Out
 from fedntd.presets import configure
 from fedntd.record import Record, Run, read_run
+from fedntd.report.export import load
 
 try:
     __version__ = version("fedntd")
@@ -41,5 +42,6 @@ __all__ = [
     "configure",
     "federate",
     "from_tensors",
+    "load",
     "read_run",
 ]

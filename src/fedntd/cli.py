@@ -1,4 +1,4 @@
-"""The command line: run, compare, report, algorithms, bench, data."""
+"""The command line: run, sweep, compare, report, export, leaderboard, algorithms, bench, data."""
 
 import json
 import sys
@@ -20,12 +20,14 @@ from fedntd.bench import measure_speed
 from fedntd.config import from_table, read, with_settings
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
-from fedntd.errors import FedntdError, require
+from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.federation import Diverged, federate
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.presets import find_table
 from fedntd.record import Record, read_run, read_runs
+from fedntd.report.export import ROWS, TRACKERS, find_runs, track, write_rows
+from fedntd.report.leaderboard import leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.summary import compare_json, compare_table
 from fedntd.sweep.cli import sweep
@@ -170,6 +172,58 @@ def report(
 
 
 @app.command()
+def export(
+    runs: RunFolders,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="A .csv or .parquet file, or a folder.")],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TRACKER", help="[b]tensorboard[/b], [b]wandb[/b] or [b]mlflow[/b].")
+    ] = None,
+    per: Annotated[
+        str, typer.Option("--per", help="Rows of a file: one a [b]round[/b], or one a [b]run[/b].")
+    ] = "round",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on while runs go on (with --to).")] = False,
+) -> None:
+    """Hand runs over to other programs: as a CSV or Parquet file, or to a tracker.
+
+    Example: [b]fedntd export runs/my-sweep -o sweep.parquet[/b]
+
+    Or:      [b]fedntd export runs/my-sweep --to tensorboard -o logs --follow[/b]
+    """
+    require_one_of("--per", per, ROWS)
+    paths = find_runs(runs)
+    if to is None:
+        require(not follow, "--follow needs --to: a file is written once")
+        require(out.suffix in (".csv", ".parquet"), f"{out} must end in .csv or .parquet; or name a tracker with --to")
+        write_rows(read_runs(paths), out, per)
+    else:
+        require_one_of("--to", to, TRACKERS)
+        for done in track(paths, to, out, follow):
+            print(f"{done.name}: {len(done.records)} rounds, {done.status}", file=sys.stderr, flush=True)
+    stdout.print(f"{len(paths)} runs to {escape(str(out))}", soft_wrap=True, highlight=False)
+
+
+@app.command("leaderboard")
+def write_leaderboard(
+    runs: RunFolders,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks."),
+    ] = None,
+) -> None:
+    """Print a table of methods by the other settings of a sweep, as Markdown.
+
+    Example: [b]fedntd leaderboard runs/leaderboard -o docs/leaderboard.md[/b]
+    """
+    found = read_runs(find_runs(runs))
+    table = leaderboard(found)
+    if out is None:
+        print(table, end="")
+        return
+    put_into(out, "leaderboard", f"\n\n{made_of(found)}\n\n{table}\n")
+    stdout.print(f"leaderboard: {escape(str(out))}", soft_wrap=True)
+
+
+@app.command()
 def algorithms(as_json: AsJson = False) -> None:
     """List the methods: their settings, and what each asks for beyond FedAvg on the paper's CIFAR-10 network.
 
@@ -249,20 +303,6 @@ def show_progress(records: Iterator[Record], rounds: int, label: str) -> Iterato
                 speed=f"{record.seconds:.2f} s/round",
             )
             yield record
-
-
-def find_runs(paths: list[Path]) -> list[Path]:
-    """The run folders among `paths`, and those right inside them."""
-    found: list[Path] = []
-    for path in paths:
-        require(path.exists(), f"there is no folder {path}")
-        inside = sorted(config.parent for config in path.glob("*/config.toml"))
-        require(
-            bool(inside) or (path / "config.toml").exists(),
-            f"{path} is neither a run folder nor a folder of run folders",
-        )
-        found += [path] if (path / "config.toml").exists() else inside
-    return list(dict.fromkeys(found))
 
 
 def free_folder(path: Path) -> Path:

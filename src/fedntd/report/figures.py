@@ -269,10 +269,11 @@ def heat_figure(made: HeatMap) -> Figure:
         rows, columns = made.values.shape
         figure = Figure(figsize=(1.6 + 0.7 * columns, 1.1 + 0.42 * rows), layout="constrained")
         ax = figure.subplots()
-        image = ax.imshow(100 * made.values, aspect="auto", cmap="viridis", interpolation="nearest")
+        ax.imshow(100 * made.values, aspect="auto", cmap="viridis", interpolation="nearest")
+        low, high = float(np.nanmin(made.values)), float(np.nanmax(made.values))
         for i, j in np.ndindex(rows, columns):
             value = made.values[i, j]
-            bright = np.isfinite(value) and image.norm(100 * value) > 0.55
+            bright = value > low + 0.55 * (high - low)
             text = f"{100 * value:.1f}" if np.isfinite(value) else "–"
             ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="black" if bright else "white")
         ax.set_xticks(range(columns), [plain(v) for v in made.column_values])

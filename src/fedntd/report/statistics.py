@@ -10,7 +10,7 @@ import numpy as np
 
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.record import Run
-from fedntd.report.summary import ASIDE, Extra, Group, differing, group, show, size, summarise, thing
+from fedntd.report.summary import ASIDE, Extra, Group, differing, show, size, summarise, thing
 
 
 def parse_baseline(text: str, runs: Sequence[Run]) -> tuple[str, str]:
@@ -194,7 +194,8 @@ def heat_map(runs: Sequence[Run], by: Sequence[str] = (), figure: str = "final")
         return None  # that is a list, not a map
     found = [[cells.get((row, column), []) for column in columns] for row in rows]
     return HeatMap(
-        *keys,
+        keys[0],
+        keys[1],
         [as_text(keys[0], row) for row in rows],
         [as_text(keys[1], column) for column in columns],
         np.array([[float(np.mean(values)) if values else math.nan for values in row] for row in found]),
@@ -205,65 +206,3 @@ def heat_map(runs: Sequence[Run], by: Sequence[str] = (), figure: str = "final")
 def in_order(values: set) -> list:
     numbers = all(isinstance(value, int | float) for value in values)
     return sorted(values) if numbers else sorted(values, key=str)
-
-
-# --- a leaderboard ----------------------------------------------------------------------------------------------
-
-
-def leaderboard(runs: Sequence[Run], figure: str = "final") -> str:
-    """A table in Markdown: one row a method, one column for each of the other settings that the runs differ in."""
-    finished = [run for run in runs if run.status == "finished"]
-    require(bool(finished), "there is no finished run to make a leaderboard of")
-    others = [key for key in differing(runs) if key not in ("seed", *ASIDE) and not key.startswith("algorithm.")]
-    columns: dict[str, list[Run]] = {}
-    for run in runs:
-        told = [
-            thing(str(value)) if key.endswith(".name") else f"{key.split('.')[-1]}={show(value)}"
-            for key in others
-            if (value := run.settings.get(key)) is not None
-        ]
-        columns.setdefault(" ".join(told) or thing(run.config.data.name), []).append(run)
-    scores: dict[str, dict[str, Group]] = {}
-    for column, members in columns.items():
-        for one in group(members, ["algorithm.name"]):
-            scores.setdefault(one.label, {})[column] = one
-
-    def mean(method: str, column: str) -> float | None:
-        one = scores[method].get(column)
-        return one.mean(figure) if one and one.finished else None
-
-    def rank(method: str) -> float:
-        """Mean place over the columns; where a method has no result, it is last."""
-        places = []
-        for column in columns:
-            ranked = sorted((mean(other, column) or -1.0 for other in scores), reverse=True)
-            places.append(1 + ranked.index(mean(method, column) or -1.0))
-        return float(np.mean(places))
-
-    def cell(method: str, column: str) -> str:
-        one = scores[method].get(column)
-        value = mean(method, column)
-        if one is None or value is None:
-            return "failed" if one and one.failed else "–"
-        std = one.std(figure)
-        text = f"{100 * value:.2f}" + (f" ± {100 * std:.2f}" if std is not None else "")
-        best = max(found for other in scores if (found := mean(other, column)) is not None)
-        lost = f" ({one.count})" if one.failed else ""
-        return (f"**{text}**" if value == best else text) + lost
-
-    lines = ["| method | " + " | ".join(columns) + " | mean place |", "|---" * (len(columns) + 2) + "|"]
-    for method in sorted(scores, key=rank):
-        lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {rank(method):.1f} |")
-    return "\n".join(lines) + "\n"
-
-
-def written_between(text: str, mark: str, new: str) -> str:
-    """A page with what stands between <!-- mark --> and <!-- /mark --> replaced.
-
-    >>> written_between("a <!-- x --> old <!-- /x --> b", "x", "new")
-    'a <!-- x -->new<!-- /x --> b'
-    """
-    before, start, rest = text.partition(f"<!-- {mark} -->")
-    _, end, after = rest.partition(f"<!-- /{mark} -->")
-    require(bool(start and end), f"the page has no <!-- {mark} --> ... <!-- /{mark} --> to write between")
-    return f"{before}{start}{new}{end}{after}"

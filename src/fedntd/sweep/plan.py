@@ -195,7 +195,12 @@ def folder_names(points: Sequence[Changes]) -> list[str]:
         return f"{ending if endings.count(ending) == 1 else key}={show(value)}"
 
     names = [",".join(part(key, point[key]) for key in keys if key in point) for point in points]
-    return [re.sub(r"[^\w.=+,-]+", "_", name).strip(".") or "run" for name in names]
+    return [safe_name(name) for name in names]
+
+
+def safe_name(name: str) -> str:
+    """For a folder."""
+    return re.sub(r"[^\w.=+,-]+", "_", name).strip(".") or "run"
 
 
 # --- what is there already, and who trains with whom ------------------------------------------------------------
