@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,8 +131,6 @@ print(json.dumps({
 }))
 """
         source = str(Path(fedntd.__file__).parents[1])
-        import os
-
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=tmp_path,

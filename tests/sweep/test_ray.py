@@ -1,5 +1,6 @@
 """`--on ray` on a real local cluster, and a worker killed in the middle."""
 
+import json
 import os
 import signal
 import subprocess
@@ -74,8 +75,6 @@ optimiser.lr = 1e300
 
 
 def read_environment(folder: Path) -> list:
-    import json
-
     return json.loads((folder / "environment.json").read_text())
 
 

@@ -128,11 +128,11 @@ def wandb(run: Run, out: Path) -> Opened:
         dir=str(out),
         config=run.settings,
         reinit="create_new",
-        settings=package.Settings(console="off"),
+        settings=package.Settings(console="off", silent=True),
     )
     return (
         lambda record: opened.log(measures(record), step=record.round),
-        lambda status: opened.finish(exit_code=int(status == "failed"), quiet=True),
+        lambda status: opened.finish(exit_code=int(status == "failed")),
     )
 
 

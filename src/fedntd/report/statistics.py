@@ -144,7 +144,7 @@ def extras(runs: Sequence[Run], baseline: str | None, target: float | None) -> l
             found = against.difference(g)
             return {"difference": found and found.mean, "p": found and found.p, "pairs": found.n if found else 0}
 
-        columns.append(Extra(f"to {against.value}", told, numbers))
+        columns.append(Extra(f"vs {against.value}", told, numbers))
     if target is not None:
 
         def rounds(g: Group) -> str:
@@ -160,7 +160,7 @@ def extras(runs: Sequence[Run], baseline: str | None, target: float | None) -> l
             got = reaching(g, target)
             return {"target_reached": got.reached, "target_rounds": got.rounds, "target_bytes": got.bytes}
 
-        columns += [Extra(f"to {100 * target:g} %", rounds, both), Extra("traffic", sent, lambda _: {})]
+        columns += [Extra(f"rounds to {100 * target:g} %", rounds, both), Extra("bytes to it", sent, lambda _: {})]
     return columns
 
 
