@@ -171,3 +171,20 @@ def test_every_command_has_help_with_an_example(
 ):
     assert fedntd(monkeypatch, *command, "--help") == 0
     assert f"Example: fedntd {' '.join(command)}" in capsys.readouterr().out
+
+
+def test_lists_are_several_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Two seeds by two values, one of which diverges: four folders, the others finished, exit code 1."""
+    settings = ("seeds=[0,1]", "optimiser.lr=[0.01,1e30]", "engine=vectorised")
+    assert train(monkeypatch, "runs/grid", *settings) == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("failed:") == 2
+    assert "fedntd on fashion-mini, seed=1,optimiser.lr=0.01  round 2/2" in captured.err
+    assert "run folders in: runs/grid" in captured.out
+    status = {path.parent.name: read_run(path.parent).status for path in Path("runs/grid").glob("*/config.toml")}
+    assert status == {
+        "seed=0,optimiser.lr=0.01": "finished",
+        "seed=1,optimiser.lr=0.01": "finished",
+        "seed=0,optimiser.lr=1e+30": "failed",
+        "seed=1,optimiser.lr=1e+30": "failed",
+    }

@@ -10,11 +10,12 @@ from fedntd.config import Config
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
-from fedntd.federation import Diverged, Federation, federate
+from fedntd.federation import Diverged, Federation
 from fedntd.models.functional import Batch, Model, Out
 from fedntd.presets import configure
 from fedntd.record import Record, Run, read_run
 from fedntd.report.export import load
+from fedntd.together import federate, federate_together
 
 try:
     __version__ = version("fedntd")
@@ -41,6 +42,7 @@ __all__ = [
     "Upload",
     "configure",
     "federate",
+    "federate_together",
     "from_tensors",
     "load",
     "read_run",

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,8 @@ from fedntd.config import from_table, read, with_settings
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.federation import Diverged, federate
+from fedntd.federation import Diverged
+from fedntd.grid import expand
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.presets import find_table
@@ -32,6 +33,7 @@ from fedntd.report.statistics import extras, parse_target
 from fedntd.report.summary import compare_json, compare_table
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.search import search_pictures
+from fedntd.together import federate, federate_together
 
 app = typer.Typer(
     help="Federated learning under heterogeneous data: train FedNTD and other methods, measure what they forget.",
@@ -85,9 +87,11 @@ def run(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one federation and keep its records in a run folder.
+    """Train one federation and keep its records in a run folder; or several at once, where a key is a list.
 
     Example: [b]fedntd run cifar10-s2 --set algorithm.name=fedavg --set seed=1 --out runs/fedavg-1[/b]
+
+    Several: [b]fedntd run cifar10-s2 --set 'seeds=[0,1,2]' --set 'algorithm.beta=[0.5,1.0]' --out runs/beta[/b]
 
     Resume:  [b]fedntd run --resume --out runs/fedavg-1[/b]
     """
@@ -96,33 +100,48 @@ def run(
         table = read(out / "config.toml") if out.is_dir() else {}
     else:
         table = find_table(source or "demo")
-    config = from_table(with_settings(table, settings or []))
+    names, tables = zip(*expand(with_settings(table, settings or [])), strict=True)
+    configs = [from_table(table) for table in tables]
+    first, several = configs[0], names != ("",)
     if out is None:
         stem = Path(source).stem if source and source.endswith(".toml") else (source or "demo")
-        out = free_folder(Path("runs") / f"{stem}-{config.algorithm.name.split(':')[-1]}-seed{config.seed}")
+        end = "" if several else f"-seed{first.seed}"
+        out = free_folder(Path("runs") / f"{stem}-{first.algorithm.name.split(':')[-1]}{end}")
 
-    label = f"{config.algorithm.name} on {config.data.name}"
-    records = federate(config, out=out, resume=resume)
-    try:
-        for _ in show_progress(records, config.federation.rounds, label):
-            pass
-    except Diverged as error:
-        stderr.print(
-            f"[bold red]failed:[/] {escape(str(error))}\nrecords are kept in {escape(str(out))}", soft_wrap=True
-        )
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        records.close()
-        started = (out / "config.toml").exists()
-        advice = f"go on with: fedntd run --resume --out {out}" if started else "nothing was written yet"
-        stderr.print(f"interrupted; {escape(advice)}", soft_wrap=True)
-        raise typer.Exit(130) from None
-    finished = [read_run(out)]
-    if as_json:
-        print(json.dumps(compare_json(finished)[0]))
+    label = f"{first.algorithm.name} on {first.data.name}"
+    if several:
+        outs = [out / name for name in names]
+        outcomes = federate_together(configs, outs, resume)
     else:
+        outs = [out]
+        outcomes = enumerate_one(federate(first, out=out, resume=resume))
+    failed: dict[Path, FedntdError] = {}
+    try:
+        labels = [f"{label}, {name}" if name else label for name in names]
+        for i, outcome in show_progress(outcomes, [config.federation.rounds for config in configs], labels):
+            if isinstance(outcome, FedntdError):
+                failed[outs[i]] = outcome
+    except Diverged as error:
+        failed[out] = error
+    except KeyboardInterrupt:
+        outcomes.close()
+        started = any((folder / "config.toml").exists() for folder in outs)
+        again = "the same command and --resume" if several else f"fedntd run --resume --out {out}"
+        stderr.print(f"interrupted; {escape(f'go on with: {again}' if started else 'nothing was written yet')}",
+                     soft_wrap=True)  # fmt: skip
+        raise typer.Exit(130) from None
+    for folder, error in failed.items():
+        kept = f"\nrecords are kept in {folder}" if (folder / "config.toml").exists() else f" ({folder.name})"
+        stderr.print(f"[bold red]failed:[/] {escape(f'{error}{kept}')}", soft_wrap=True)
+    finished = [read_run(folder) for folder in outs if folder not in failed]
+    if as_json:
+        found = compare_json(finished)
+        print(json.dumps(found if several else found[0] if found else None))
+    elif finished:
         stdout.print(compare_table(finished))
-        stdout.print(f"run folder: {escape(str(out))}", soft_wrap=True)
+        stdout.print(f"{'run folders in' if several else 'run folder'}: {escape(str(out))}", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -275,13 +294,22 @@ def bench(as_json: AsJson = False) -> None:
     stdout.print(table)
 
 
-def show_progress(records: Iterator[Record], rounds: int, label: str) -> Iterator[Record]:
-    """Pass the records on; in a terminal with a live bar, else with a plain line for each round."""
+Outcomes = Generator[tuple[int, Record | FedntdError]]
+
+
+def enumerate_one(records: Generator[Record]) -> Outcomes:
+    for record in records:
+        yield 0, record
+
+
+def show_progress(outcomes: Outcomes, rounds: Sequence[int], labels: Sequence[str]) -> Outcomes:
+    """Pass what happens to the runs on; in a terminal with a live bar over the rounds of all, else line by line."""
     if not stderr.is_terminal:
-        for record in records:
-            line = f"{label}  round {record.round}/{rounds}  accuracy {100 * record.accuracy:.2f} %"
-            print(f"{line}  F {record.forgetting:.3f}  {record.seconds:.2f} s", file=sys.stderr, flush=True)
-            yield record
+        for i, outcome in outcomes:
+            if isinstance(outcome, Record):
+                line = f"{labels[i]}  round {outcome.round}/{rounds[i]}  accuracy {100 * outcome.accuracy:.2f} %"
+                print(f"{line}  F {outcome.forgetting:.3f}  {outcome.seconds:.2f} s", file=sys.stderr, flush=True)
+            yield i, outcome
         return
     columns = (
         TextColumn("[bold]{task.description}"),
@@ -293,16 +321,20 @@ def show_progress(records: Iterator[Record], rounds: int, label: str) -> Iterato
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, expand=True) as progress:
-        task = progress.add_task(label, total=rounds, accuracy="–", forgetting="–", speed="")
-        for record in records:
-            progress.update(
-                task,
-                completed=record.round,
-                accuracy=f"{100 * record.accuracy:5.2f} %",
-                forgetting=f"{record.forgetting:.3f}",
-                speed=f"{record.seconds:.2f} s/round",
-            )
-            yield record
+        label = labels[0] if len(labels) == 1 else f"{len(labels)} runs"
+        task = progress.add_task(label, total=sum(rounds), accuracy="–", forgetting="–", speed="")
+        played = [0] * len(labels)
+        for i, outcome in outcomes:
+            if isinstance(outcome, Record):
+                played[i] = outcome.round
+                progress.update(
+                    task,
+                    completed=sum(played),
+                    accuracy=f"{100 * outcome.accuracy:5.2f} %",
+                    forgetting=f"{outcome.forgetting:.3f}",
+                    speed=f"{outcome.seconds:.2f} s/round",
+                )
+            yield i, outcome
 
 
 def free_folder(path: Path) -> Path:

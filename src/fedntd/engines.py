@@ -47,6 +47,27 @@ class Trained(NamedTuple):
     test: Counts | None  # the trained local models on the whole test part
     train: Counts | None  # and on their own training samples
 
+    def part(self, clients: slice) -> "Trained":
+        """Of some of the clients."""
+        return on_each_leaf(lambda leaf: leaf[clients], self)
+
+
+def on_each_leaf(f: Callable[..., Tensor], first: Trained, *rest: Trained) -> Trained:
+    """`f` on every leaf of trained cohorts."""
+
+    def counts(*same: Counts | None) -> Counts | None:
+        present = [one for one in same if one is not None]
+        return Counts(*map(f, *present)) if present else None
+
+    every = (first, *rest)
+    return Trained(
+        tree.map(f, *(t.up for t in every)),
+        tree.map(f, *(t.own for t in every)),
+        f(*(t.loss for t in every)),
+        counts(*(t.test for t in every)),
+        counts(*(t.train for t in every)),
+    )
+
 
 @dataclass
 class Sequential:
@@ -93,10 +114,12 @@ class Sequential:
 
     def train_one(self, model: Model, task: Task, ctx: Context, measure: bool) -> Trained:
         batches = (self.train_part.batch(samples, draws) for samples, draws in task.plan.batches())
-        look_at = (self.train_part.batch(samples, None) for samples in task.plan.first(self.algorithm.measure_samples))
+        algorithm = self.algorithm.with_values(ctx.values)
+        some = task.plan.some(algorithm.measure_samples)
+        look_at = (self.train_part.batch(some[places], None) for places in in_batches(len(some), task.plan.batch_size))
         with seeded(task.torch_seed if model.has_dropout else None):
-            result = train_client(self.algorithm, model, self.optimiser, batches, ctx, look_at)
-        up, own = self.algorithm.finish(result, ctx)
+            result = train_client(algorithm, model, self.optimiser, batches, ctx, look_at)
+        up, own = algorithm.finish(result, ctx)
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = count(model, result.w, self.test_part, in_batches(len(self.test_part)), self.classes)
@@ -104,9 +127,11 @@ class Sequential:
         train = count(model, result.w, self.train_part, owned, self.classes)
         return Trained(up, own, result.loss, test, train)
 
-    def test(self, w: Weights) -> Counts:
-        """`w` on the whole test part, its batches shared among the workers."""
+    def test(self, models: list[Weights]) -> list[Counts]:
+        """Each of the models on the whole test part, its batches shared among the workers."""
+        return [self.test_one(w) for w in models]
 
+    def test_one(self, w: Weights) -> Counts:
         def count_one(model: Model, places: slice) -> Counts:
             return count(model, w, self.test_part, [places], self.classes)
 

@@ -1,10 +1,9 @@
 """The round loop: config → data → partition → cohort → plan → local training → aggregation → metrics → record."""
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +17,14 @@ from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import load
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import Indices, check_parts, class_counts
-from fedntd.engines import Sequential, Task, seeded
+from fedntd.engines import Sequential, Task, Trained, seeded
 from fedntd.errors import FedntdError, require
 from fedntd.metrics import Counts, Vector, cosine, forgetting, in_local, out_local
 from fedntd.models.functional import Model
 from fedntd.optim import learning_rate
-from fedntd.record import Record, RunFolder, State, mean_and_std
+from fedntd.record import Record, State, mean_and_std
 from fedntd.rng import generator, torch_seed
+from fedntd.tree import Tree, Weights
 from fedntd.vectorised import Vectorised
 
 
@@ -32,26 +32,44 @@ class Diverged(FedntdError):
     """The weights are no longer finite."""
 
 
+class Opened(NamedTuple):
+    """A round that has begun: who takes part, and what each of them knows."""
+
+    number: int
+    cohort: list[int]
+    contexts: list[Context]
+    lr: float
+    measure_locals: bool
+
+
 class Federation:
     """One simulated federation. Iterate to train: each round yields its record; `state.w` are the global weights.
 
-    `dataset` and `model` stand in for what the config names, for those who have them at hand in Python.
+    `dataset` and `model` stand in for what the config names, for those who have them at hand in Python. `beside` is
+    another run: its dataset need not be loaded again; with `several_runs` its engine is shared, for `play_together`.
     """
 
-    def __init__(self, config: Config, dataset: Dataset | None = None, model: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset | None = None,
+        model: nn.Module | None = None,
+        beside: "Federation | None" = None,
+        several_runs: bool = False,
+    ) -> None:
         if dataset is not None:
             config = replace(config, data=replace(config.data, name=f"{GIVEN}{dataset.name}"))
         if model is not None:
             config = replace(config, model=Choice(f"{GIVEN}{type(model).__name__}"))
         self.config = config
-        self.device = device = choose_device(config)
-        set_float32_precision(config.precision)
-
-        self.dataset = dataset = dataset or load_dataset(config)
-        labels = dataset.train.y.numpy()
+        self.several_runs = several_runs
+        self.device = choose_device(config)
+        known = beside.dataset if beside and beside.config.data == config.data else None
+        self.dataset = dataset = dataset or known or load_dataset(config)
+        classes, labels = len(dataset.classes), dataset.train.y.numpy()
 
         self.parts = deal(config, labels)
-        self.counts = class_counts(labels, self.parts, len(dataset.classes))  # [client, class]
+        self.counts = class_counts(labels, self.parts, classes)  # [client, class]
         sizes = self.counts.sum(1)
         self.p = self.counts / sizes[:, None]  # in-local distributions
         # each client's weight in the whole federation
@@ -60,65 +78,100 @@ class Federation:
         )
 
         with seeded(torch_seed(config.seed, "model")):
-            module = model or call("model", config.model, shape=dataset.shape, classes=len(dataset.classes))
+            module = model or call("model", config.model, shape=dataset.shape, classes=classes)
         function = Model(module, config.precision)
-        function.module.to(device)
+        function.module.to(self.device)
+        self.storage = function.storage
+        self.class_counts = torch.tensor(self.counts, dtype=self.storage, device=self.device)
+        self.algorithm: FedAvg = call("algorithm", config.algorithm)
+        self.engine = beside.engine if beside and beside.several_runs else self.make_engine(function)
 
+        self.initial_w = w = function.weights()
+        self.state = State(w, self.algorithm.init_server(w))
+        self.state_home = home_of(self.algorithm.init_client(w), config.federation.clients, self.device)
+        self.varying: dict[str, float] = {}  # hyper-parameters in which runs that are trained together differ
+        self.history: list[Vector] = []  # class-wise accuracy of the global model after each round
+        self.before: Vector | None = None  # and before the coming round
+        self.upcoming: tuple[Any, Any] = (None, None)  # the prepared tasks of a round to come
+
+    def make_engine(self, function: Model) -> Sequential | Vectorised:
+        config, dataset, device = self.config, self.dataset, self.device
+        set_float32_precision(config.precision)
         # in a fixed random order, since BatchNorm without running statistics sees which samples share a batch
         order = torch.from_numpy(generator(0, "test order").permutation(len(dataset.test.y)))
         test = Part(dataset.test.x[order], dataset.test.y[order])
         show = (dataset.mean, dataset.std, dataset.augment, device, function.storage)
         train_part, test_part = DevicePart(dataset.train, *show), DevicePart(test, *show)
         function.check(test_part.plain(slice(0, 2)), len(dataset.classes))
-
-        self.storage = function.storage
-        self.class_counts = torch.tensor(self.counts, dtype=self.storage, device=device)
-        self.algorithm: FedAvg = call("algorithm", config.algorithm)
         parts = (self.algorithm, function, config.optimiser, train_part, test_part, len(dataset.classes))
         vectorised = config.engine == "vectorised" or (
             config.engine == "auto" and device.type == "cuda" and not function.has_dropout
         )
-        self.engine = Vectorised(*parts, config.together) if vectorised else Sequential(*parts, config.workers)
-        w = function.weights()
-        self.state = State(w, self.algorithm.init_server(w))
-        self.initial_w = w
-        self.history: list[Vector] = []  # class-wise accuracy of the global model after each round
-        self.upcoming: tuple[int, Any] = (0, None)  # the plan of a round to come
+        if vectorised:
+            return Vectorised(*parts, config.together, self.several_runs)
+        return Sequential(*parts, config.workers)
 
     def __iter__(self) -> Iterator[Record]:
-        while self.state.round < self.config.federation.rounds:
+        while not self.finished:
             yield self.play_round()
 
+    @property
+    def finished(self) -> bool:
+        return self.state.round >= self.rounds
+
+    @property
+    def rounds(self) -> int:
+        return self.config.federation.rounds
+
     def play_round(self) -> Record:
-        started = time.perf_counter()
+        (outcome,) = play_together([self])
+        if isinstance(outcome, Diverged):
+            raise outcome
+        return outcome
+
+    def tasks(self, round: int) -> list[Task]:
+        """What each client of a round's cohort will do."""
+        seed, settings = self.config.seed, self.config.federation
+        tasks = []
+        for k in self.cohort(round):
+            batches = (settings.local_epochs, settings.batch_size)
+            steps = plan.local_plan(seed, round, k, self.parts[k], *batches, self.dataset.augment, self.dataset.shape)
+            tasks.append(Task(steps, self.parts[k], torch_seed(seed, "dropout", round, k)))
+        return tasks
+
+    def cohort(self, round: int) -> list[int]:
+        return plan.cohort(self.config.seed, round, self.config.federation.clients, self.config.federation.ratio)
+
+    def open_round(self) -> Opened:
+        """Who trains, knowing what."""
         config, state, algorithm = self.config, self.state, self.algorithm
         round = state.round + 1
-        measure_locals = asks_for_locals(config, round)
-
-        # who trains, on what, knowing what, with which weight
-        cohort, prepared = self.planned(round)
-        shared = algorithm.broadcast(state.server)
+        cohort = self.cohort(round)
+        w_sent, shared = algorithm.send(state.w, state.server), algorithm.broadcast(state.server)
         rate = learning_rate(config.optimiser, round)
-        lr = torch.tensor(rate, dtype=self.storage, device=self.device)
-        w_sent, momentum = algorithm.send(state.w, state.server), config.optimiser.momentum
-        contexts = [Context(w_sent, shared, self.own(k), lr, momentum, self.class_counts[k]) for k in cohort]
-        shares = self.shares[cohort]
+        lr, *varying = torch.tensor([rate, *self.varying.values()], dtype=self.storage, device=self.device)
+        values, momentum = dict(zip(self.varying, varying, strict=True)), config.optimiser.momentum
+        contexts = [Context(w_sent, shared, self.own(k), lr, momentum, self.class_counts[k], values) for k in cohort]
+        return Opened(round, cohort, contexts, rate, asks_for_locals(config, round))
+
+    def aggregate(self, opened: Opened, up: Tree) -> tuple[Weights, dict]:
+        """The new global weights and server state."""
+        shares = self.shares[opened.cohort]
         p = torch.tensor(shares / shares.sum(), dtype=self.storage, device=self.device)
+        return self.algorithm.aggregate(self.state.w, self.state.server, up, p, float(shares.sum()))
 
-        # local training, aggregation, and the test of the new global model
-        trained = self.engine.train(prepared, contexts, measure_locals)
-        w, server = algorithm.aggregate(state.w, state.server, trained.up, p, float(shares.sum()))
-        before = self.history[-1] if self.history else self.engine.test(state.w).class_accuracy
-        counts = self.engine.test(w)
-
-        # a GPU is still busy with all that: the time to plan the next round
-        self.upcoming = round + 1, self.make_plan(round + 1)
-
-        if not tree.all_finite(w):
-            raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
-        after = counts.class_accuracy
+    def close_round(
+        self, opened: Opened, trained: Trained, w: Weights, server: dict, counts: Counts, seconds: float
+    ) -> Record:
+        """Take up the new state, and say what was measured."""
+        round, cohort, state = opened.number, opened.cohort, self.state
+        before, after = self.before, counts.class_accuracy
+        assert before is not None
         joint = np.average(self.p[cohort], axis=0, weights=self.counts[cohort].sum(1))
-        own = {k: tree.map(lambda leaf, i=i: leaf[i].clone(), trained.own) for i, k in enumerate(cohort)}
+        own = {
+            k: tree.map(lambda leaf, i=i: leaf[i].clone().to(self.state_home), trained.own)
+            for i, k in enumerate(cohort)
+        }
         self.state = State(w, server, state.own | own if trained.own else state.own, round)
         record = Record(
             round=round,
@@ -128,48 +181,38 @@ class Federation:
             similarity=cosine(before, after) if self.history else None,
             forgetting=forgetting(self.history, after),
             train_loss=float(trained.loss.mean()),
-            **self.local_measures(cohort, trained.test, trained.train),
+            **(self.local_measures(cohort, trained.test, trained.train) if opened.measure_locals else {}),
             global_in_before=in_local(before, joint),
             global_in_after=in_local(after, joint),
             global_out_before=out_local(before, joint),
             global_out_after=out_local(after, joint),
             cohort=cohort,
-            lr=rate,
-            bytes_down=len(cohort) * (tree.nbytes(state.w) + tree.nbytes(shared)),
+            lr=opened.lr,
+            bytes_down=len(cohort) * (tree.nbytes(state.w) + tree.nbytes(opened.contexts[0].shared)),
             bytes_up=tree.nbytes(trained.up),
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
         )
         self.history.append(after)
+        self.before = after
         return record
-
-    def planned(self, round: int) -> tuple[list[int], Any]:
-        """The plan of a round, made already or made now."""
-        ready, made = self.upcoming
-        return made if ready == round else self.make_plan(round)
-
-    def make_plan(self, round: int) -> tuple[list[int], Any]:
-        """The clients of a round, and their tasks as the engine wants them."""
-        seed, settings = self.config.seed, self.config.federation
-        cohort = plan.cohort(seed, round, settings.clients, settings.ratio)
-        tasks = []
-        for k in cohort:
-            batches = (settings.local_epochs, settings.batch_size)
-            steps = plan.local_plan(seed, round, k, self.parts[k], *batches, self.dataset.augment, self.dataset.shape)
-            tasks.append(Task(steps, self.parts[k], torch_seed(seed, "dropout", round, k)))
-        return cohort, self.engine.prepare(tasks)
 
     def take_up(self, state: State, records: list[Record]) -> None:
         """Go on from a checkpoint."""
         self.state = state
+        self.state.own = {k: tree.map(lambda leaf: leaf.to(self.state_home), own) for k, own in state.own.items()}
         self.history = [np.array(record.class_accuracy) for record in records]
+        self.before = self.history[-1] if self.history else None
 
     def own(self, k: int) -> dict[str, Any]:
-        return self.state.own[k] if k in self.state.own else self.algorithm.init_client(self.initial_w)
+        """What client k keeps, on the device."""
+        if k not in self.state.own:
+            return self.algorithm.init_client(self.initial_w)
+        return tree.map(lambda leaf: leaf.to(self.device), self.state.own[k])
 
     def local_measures(self, cohort: list[int], test: Counts | None, train: Counts | None) -> dict[str, float]:
         """Of the trained local models: mean and standard deviation over the cohort."""
-        if test is None or train is None:
-            return {}
+        assert test is not None
+        assert train is not None
         accuracies = list(zip(test.class_accuracy, self.p[cohort], strict=True))
         return {
             **mean_and_std("in_local", [in_local(a, p) for a, p in accuracies]),
@@ -179,33 +222,43 @@ class Federation:
         }
 
 
-def federate(
-    config: Config,
-    dataset: Dataset | None = None,
-    model: nn.Module | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-) -> Generator[Record]:
-    """Train, yielding each round's record; with `out`, also write a run folder, which `resume` goes on from."""
-    federation = Federation(config, dataset, model)
-    if out is None:
-        yield from federation
-        return
-    with RunFolder(Path(out), federation.config, resume) as folder:
-        found = folder.restore(federation.device) if resume else None
-        if found:
-            federation.take_up(*found)
-        folder.start(federation.dataset.classes, federation.counts, federation.device)
-        try:
-            for record in federation:
-                folder.append(record, federation.state)
-                yield record
-        except Diverged as error:
-            folder.put_status("failed", str(error))
-            raise
-        finally:  # also when the run is interrupted: no finished round is lost
-            folder.save(federation.state)
-        folder.put_status("finished")
+def play_together(runs: Sequence[Federation]) -> list[Record | Diverged]:
+    """The next round of runs that share an engine, all their clients trained at once; `seconds` are a run's share."""
+    started = time.perf_counter()
+    leader, engine = runs[0], runs[0].engine
+    new = [run for run in runs if run.before is None]
+    for run, counts in zip(new, engine.test([run.state.w for run in new]) if new else [], strict=True):
+        run.before = counts.class_accuracy
+
+    # local training, aggregation, and the test of the new global models
+    opened = [run.open_round() for run in runs]
+    key = [(id(run), one.number) for run, one in zip(runs, opened, strict=True)]
+    planned, prepared = leader.upcoming
+    if planned != key:  # the first round, or some runs have ended
+        prepared: Any = engine.prepare(
+            [task for run, one in zip(runs, opened, strict=True) for task in run.tasks(one.number)]
+        )
+    contexts = [ctx for one in opened for ctx in one.contexts]
+    together = engine.train(prepared, contexts, any(one.measure_locals for one in opened))
+    ends = np.cumsum([len(one.cohort) for one in opened])
+    trained = [together.part(slice(end - len(one.cohort), end)) for end, one in zip(ends, opened, strict=True)]
+    new_states = [run.aggregate(one, part.up) for run, one, part in zip(runs, opened, trained, strict=True)]
+    tested = engine.test([w for w, _ in new_states])
+
+    # a GPU is still busy with all that: the time to plan the next round
+    going_on = [(run, one.number + 1) for run, one in zip(runs, opened, strict=True) if one.number < run.rounds]
+    if going_on:
+        tasks = [task for run, number in going_on for task in run.tasks(number)]
+        going_on[0][0].upcoming = [(id(run), number) for run, number in going_on], engine.prepare(tasks)
+
+    finite = [tree.all_finite(w) for w, _ in new_states]
+    seconds = (time.perf_counter() - started) / len(runs)
+    return [
+        run.close_round(one, part, *state, counts, seconds)
+        if good
+        else Diverged(f"the global weights are not finite after round {one.number}; a lower optimiser.lr may help")
+        for run, one, part, state, counts, good in zip(runs, opened, trained, new_states, tested, finite, strict=True)
+    ]
 
 
 def load_dataset(config: Config) -> Dataset:
@@ -243,6 +296,14 @@ def choose_device(config: Config) -> torch.device:
         "precision = 'tf32' needs a CUDA device; on a CPU use 'fp32' or 'bf16'",
     )
     return device
+
+
+def home_of(state: Tree, clients: int, device: torch.device) -> torch.device:
+    """Where the clients' own state is kept: on the device, or on the host if that of all would take half the memory."""
+    if device.type != "cuda":
+        return device
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return device if clients * tree.nbytes(state) <= memory / 2 else torch.device("cpu")
 
 
 def set_float32_precision(precision: str) -> None:

@@ -34,10 +34,9 @@ class Plan(NamedTuple):
                 part = slice(start, min(start + self.batch_size, end))
                 yield self.samples[part], Draws(*(d[part] for d in self.draws)) if self.draws else None
 
-    def first(self, count: int) -> list[NDArray[np.int64]]:
-        """The first so many samples of the first epoch's order, in batches: for a pass after training."""
-        some = self.samples[: min(count, self.epoch_size)]
-        return [some[start : start + self.batch_size] for start in range(0, len(some), self.batch_size)]
+    def some(self, count: int) -> NDArray[np.int64]:
+        """The first so many samples of the first epoch's order: for a pass after training."""
+        return self.samples[: min(count, self.epoch_size)]
 
     def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The step that each sample belongs to, and its place within that step's batch."""

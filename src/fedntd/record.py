@@ -96,7 +96,7 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
         self.path, self.config, self.resume = path, config, resume
-        self.saved_round, self.saved_at = 0, time.monotonic()
+        self.recorded_round, self.saved_round, self.saved_at = 0, 0, time.monotonic()
         self.lock = FileLock(path / ".lock")
 
     def __enter__(self) -> Self:
@@ -155,18 +155,19 @@ class RunFolder:
             f"records were lost, so the run cannot be resumed: start it anew with another --out",
         )
         self.put("records.jsonl", "".join(to_line(r) for r in records))
-        self.saved_round = kept
+        self.recorded_round = self.saved_round = kept
         return (state, records) if state else None
 
     def append(self, record: Record, state: State) -> None:
         with writing(self.path), open(self.path / "records.jsonl", "a", encoding="utf-8") as file:
             file.write(to_line(record))
+        self.recorded_round = record.round
         if time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
             self.save(state)
 
     def save(self, state: State) -> None:
         """Write the checkpoint aside, then move it into place, so that there is a whole one at any moment."""
-        if state.round == self.saved_round:
+        if state.round == self.saved_round or state.round > self.recorded_round:
             return
         tensors = tree.flatten(
             {"w": state.w, "server": state.server, "own": {str(k): own for k, own in state.own.items()}}

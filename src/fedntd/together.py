@@ -1,29 +1,157 @@
-"""Several runs trained by one process. This stand-in takes them one after the other."""
+"""Runs to the end: one, or several at once, each with its own run folder.
 
-from collections.abc import Generator, Hashable, Sequence
+Runs of one shape are trained in one vectorised step, as one larger cohort: they may differ in their seeds, partitions,
+rates and other numbers, but not in what is computed with them.
+"""
+
+import json
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
+from torch import nn
+
 from fedntd.config import Config, flat
+from fedntd.data.dataset import Dataset
 from fedntd.errors import FedntdError
-from fedntd.federation import Diverged, federate
-from fedntd.record import Record, read_json
+from fedntd.federation import Diverged, Federation, choose_device, play_together
+from fedntd.record import Record, RunFolder
+
+# in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
+FREE = {
+    *("seed", "partition_seed", "checkpoint_seconds", "optimiser.lr", "optimiser.decay"),
+    *(f"federation.{key}" for key in ("clients", "ratio", "rounds", "local_epochs", "aggregation")),
+}
 
 
-def shape(config: Config) -> Hashable:
-    """Runs of equal shape can be trained in one step."""
-    free = ("seed", "partition_seed", "optimiser.lr", "algorithm.beta", "algorithm.mu", "algorithm.tau")
-    return repr({key: value for key, value in flat(config).items() if key not in free})
+def shape(config: Config) -> str:
+    """The same for runs that can be trained in one step."""
+    fixed = {
+        key: value
+        for key, value in flat(config).items()
+        if key not in FREE
+        and not key.startswith("partition.")
+        and not (key.startswith("algorithm.") and isinstance(value, float))
+    }
+    return json.dumps(fixed, sort_keys=True)
+
+
+def federate(
+    config: Config,
+    dataset: Dataset | None = None,
+    model: nn.Module | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Generator[Record]:
+    """Train, yielding each round's record; with `out`, also write a run folder, which `resume` goes on from."""
+    for _, outcome in train({0: config}, {0: None if out is None else Path(out)}, {0: resume}, dataset, model):
+        if isinstance(outcome, FedntdError):
+            raise outcome
+        yield outcome
 
 
 def federate_together(
-    configs: Sequence[Config], outs: Sequence[Path | None], resume: bool = False
+    configs: Sequence[Config],
+    outs: Sequence[Path | None] | None = None,
+    resume: bool = False,
+    dataset: Dataset | None = None,
+    model: nn.Module | None = None,
 ) -> Generator[tuple[int, Record | FedntdError]]:
-    for i, (config, out) in enumerate(zip(configs, outs, strict=True)):
-        begun = out is not None and (out / "config.toml").exists()
-        if begun and out is not None and read_json(out / "status.json")["status"] == "finished":
-            continue
+    """Train many runs, those of one shape together where the engine can: yields (i, record) after each round of run i,
+    or (i, error) when it has failed, while the others go on.
+
+    Each has its own run folder in `outs`, with the records that it would have alone (a record's seconds are the run's
+    share of the round's). `resume` goes on with the runs whose folders are there, and starts the others.
+    """
+    outs = outs or [None] * len(configs)
+    order = sorted(range(len(configs)), key=lambda i: (shape(configs[i]), i))
+    for _, alike in groupby(order, key=lambda i: shape(configs[i])):
+        members = list(alike)
+        for group in [members] if in_one_step(configs[members[0]]) else [[i] for i in members]:
+            there = {i: resume and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
+            yield from train({i: configs[i] for i in group}, {i: outs[i] for i in group}, there, dataset, model)
+
+
+def in_one_step(config: Config) -> bool:
+    return config.engine == "vectorised" or (config.engine == "auto" and choose_device(config).type == "cuda")
+
+
+@dataclass
+class Member:
+    index: int
+    run: Federation
+    folder: RunFolder | None
+
+
+def train(
+    configs: dict[int, Config],
+    outs: dict[int, Path | None],
+    resume: dict[int, bool],
+    dataset: Dataset | None,
+    model: nn.Module | None,
+) -> Generator[tuple[int, Record | FedntdError]]:
+    """Train runs of one shape side by side, until each has finished or failed."""
+    with ExitStack() as open_folders:
+        going: list[Member] = []
+        for i, config in configs.items():
+            try:
+                beside = going[0].run if going else None
+                run = Federation(config, dataset, model, beside, several_runs=len(configs) > 1)
+                out = outs[i]
+                folder = None if out is None else open_folders.enter_context(RunFolder(out, run.config, resume[i]))
+                member = Member(i, run, folder)
+                start(member)
+                going.append(member)
+            except FedntdError as error:
+                yield i, error
+        set_varying([member.run for member in going])
         try:
-            for record in federate(config, out=out, resume=resume and begun):
-                yield i, record
-        except Diverged as error:
-            yield i, error
+            while going := [member for member in going if not member.run.finished]:
+                played = play_together([member.run for member in going])
+                # all are written down before anybody outside can interrupt
+                outcomes = [(m, write_down(m, outcome)) for m, outcome in zip(going, played, strict=True)]
+                going = [m for m, outcome in outcomes if isinstance(outcome, Record)]
+                for member, outcome in outcomes:
+                    yield member.index, outcome
+        finally:  # also when the runs are interrupted: no finished round is lost
+            for member in going:
+                if member.folder:
+                    member.folder.save(member.run.state)
+
+
+def start(member: Member) -> None:
+    run, folder = member.run, member.folder
+    if folder is None:
+        return
+    found = folder.restore(run.device) if folder.resume else None
+    if found:
+        run.take_up(*found)
+    folder.start(run.dataset.classes, run.counts, run.device)
+    if run.finished:
+        folder.put_status("finished")
+
+
+def write_down(member: Member, outcome: Record | Diverged) -> Record | FedntdError:
+    """A round's outcome into the run folder; what cannot be written is a failure too."""
+    run, folder = member.run, member.folder
+    if folder is None:
+        return outcome
+    failed = isinstance(outcome, Diverged)
+    try:
+        if not failed:
+            folder.append(outcome, run.state)
+        if failed or run.finished:
+            folder.save(run.state)
+            folder.put_status("failed" if failed else "finished", str(outcome) if failed else "")
+    except FedntdError as error:
+        return error
+    return outcome
+
+
+def set_varying(runs: list[Federation]) -> None:
+    """Tell the runs in which hyper-parameters they differ."""
+    options = [run.config.algorithm.options for run in runs]
+    for run, mine in zip(runs, options, strict=True):
+        run.varying = {key: value for key, value in mine.items() if any(other[key] != value for other in options)}

@@ -174,6 +174,9 @@ TILES = {
 }
 
 
+PROCESSORS = 132  # of an H200
+
+
 def tiles(kind: str, channels: int, x: Tensor) -> tuple[int, int, int, int]:
     return TILES[kind, 8 * x.element_size()][channels >= 16]
 
@@ -240,6 +243,8 @@ def launch_forward(
     channels, outputs = depth // size**2, batch * height * width // (4 if pool else 1)
     bm, bk, warps, stages = tiles("pooled forward" if pool else "forward", channels, images)
     bn = tile(features, 64)
+    while bm > 16 * warps // 4 and groups * triton.cdiv(outputs, bm) < PROCESSORS:
+        bm //= 2  # few clients: smaller tiles, so that the whole chip has something to do
     forward_kernel[(triton.cdiv(outputs, bm), groups, triton.cdiv(features, bn))](
         images, weight, bias, out, index, images.stride(0), weight.stride(0), bias.stride(0), outputs,
         HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run_of(channels), POOL=pool,

@@ -7,6 +7,8 @@ the host does in a round: images, plans, weights and counts stay on the device.
 Clients of different sizes need different numbers of steps. The cohort is sorted by them, and each step trains only the
 prefix that is still busy, rounded up to one of a few sizes; a client without a batch keeps its weights. A short batch
 is filled up with a real sample, and masked.
+
+The clients may belong to several runs, each with its own global weights, learning rate and hyper-parameters.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,11 +24,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedntd import tree
 from fedntd.algorithms import FedAvg
-from fedntd.algorithms.base import Context, Result
+from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.config import Optimiser
 from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
-from fedntd.engines import Task, Trained
+from fedntd.engines import Task, Trained, on_each_leaf
 from fedntd.errors import require
 from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
@@ -36,8 +38,9 @@ from fedntd.tree import Tree, Weights
 
 T = TypeVar("T")
 
-# what differs by client: its own state, and how many samples of each class it has
-CONTEXT_AXES = Context(w_g=None, shared=None, own=0, lr=None, momentum=None, counts=0)  # pyright: ignore
+# what differs by client: its own state, and how many samples of each class it has; and what differs by run
+OF_ONE_RUN = Context(w_g=None, shared=None, own=0, lr=None, momentum=None, counts=0, values=None)  # pyright: ignore
+OF_SEVERAL = Context(w_g=0, shared=0, own=0, lr=0, momentum=None, counts=0, values=0)  # pyright: ignore
 PLANNED = 2 + len(Draws._fields)  # what the plan says of a sample: its place, whether it is real, how it is augmented
 
 
@@ -45,29 +48,26 @@ PLANNED = 2 + len(Draws._fields)  # what the plan says of a sample: its place, w
 class Buffers:
     """What a step reads and changes, always at the same addresses, since CUDA graphs remember those."""
 
-    w: Weights  # [client, ...], as are velocity, loss and own
+    w: Weights  # [client, ...], as are velocity, loss, and what of the context differs by client
     velocity: Weights
     loss: Tensor
     ctx: Context
 
-    def first(self, clients: int) -> "Buffers":
+    def first(self, clients: int, axes: Context) -> "Buffers":
         """Views of the first so many clients."""
 
         def cut(leaf: Tensor) -> Tensor:
             return leaf[:clients]
 
-        ctx = self.ctx._replace(own=tree.map(cut, self.ctx.own), counts=cut(self.ctx.class_counts()))
+        ctx = by_client(cut, axes, self.ctx)
         return Buffers(tree.map(cut, self.w), tree.map(cut, self.velocity), cut(self.loss), ctx)
 
     def load(self, ctx: Context) -> None:
         """Begin a round: everybody at the global weights, without momentum."""
-        tree.map(Tensor.copy_, self.w, tree.map(lambda leaf, w: leaf.expand_as(w), ctx.w_g, self.w))
+        tree.map(lambda mine, new: mine.copy_(new.expand_as(mine)), self.w, ctx.w_g)
         tree.map(Tensor.zero_, self.velocity)
         self.loss.zero_()
-        for mine, new in ((self.ctx.w_g, ctx.w_g), (self.ctx.shared, ctx.shared), (self.ctx.own, ctx.own)):
-            tree.map(Tensor.copy_, mine, new)
-        self.ctx.lr.copy_(ctx.lr)
-        self.ctx.class_counts().copy_(ctx.class_counts())
+        tree.map(Tensor.copy_, tensors_of(self.ctx), tensors_of(ctx))
 
 
 @dataclass
@@ -78,7 +78,8 @@ class Vectorised:
     train_part: DevicePart
     test_part: DevicePart
     classes: int
-    together: int = 0  # clients in one step; 0: all of them
+    together: int = 0  # clients in one step; 0: all of them, or as many as memory holds
+    several_runs: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -87,11 +88,18 @@ class Vectorised:
             "use engine = 'sequential'",
         )
         self.on_gpu = self.train_part.device.type == "cuda"
+        self.axes = OF_SEVERAL if self.several_runs else OF_ONE_RUN
+        # without BatchNorm it does not matter which samples share a batch, and a GPU likes large ones
+        self.test_batch = TEST_BATCH if self.model.masked or not self.on_gpu else 5 * TEST_BATCH
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of all that is kept from round to round."""
         self.buffers: dict[int, Buffers] = {}  # by number of clients
         self.steps: dict[tuple[int, ...], Callable[[Tensor], None]] = {}  # by numbers of clients and samples
         self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
-        # without BatchNorm it does not matter which samples share a batch, and a GPU likes large ones
-        self.test_batch = TEST_BATCH if self.model.masked or not self.on_gpu else 5 * TEST_BATCH
+        # graphs are replayed one after the other and leave nothing behind in it, so they can share their memory
+        self.pool = torch.cuda.graph_pool_handle() if self.on_gpu else None
 
     # --- training -----------------------------------------------------------------------------------------------
 
@@ -103,20 +111,30 @@ class Vectorised:
         return Prepared(tasks, chunks, [self.pack([tasks[i].plan for i in chunk]) for chunk in chunks])
 
     def train(self, prepared: "Prepared", contexts: list[Context], measure: bool) -> Trained:
-        """Train every task's client; `measure` its model afterwards."""
+        """Train every task's client; `measure` its model afterwards. What does not fit into memory is done in parts."""
+        while True:
+            try:
+                return self.train_chunks(prepared, contexts, measure)
+            except torch.OutOfMemoryError:
+                largest = len(prepared.chunks[0])
+                require(largest > 1, "one client's training does not fit into the device's memory; a smaller "
+                        "federation.batch_size or model may")  # fmt: skip
+                self.together = largest // 2
+            self.forget()
+            if self.on_gpu:
+                torch.cuda.empty_cache()
+            prepared = self.prepare(prepared.tasks)
+
+    def train_chunks(self, prepared: "Prepared", contexts: list[Context], measure: bool) -> Trained:
         order = [i for chunk in prepared.chunks for i in chunk]
         # copies from the host wait for all that was launched before them, so they come first
         back = torch.tensor(np.argsort(order), device=self.train_part.device)
         trained = []
         for chunk, plan in zip(prepared.chunks, prepared.plans, strict=True):
             tasks = [prepared.tasks[i] for i in chunk]
-            ctx = contexts[0]._replace(
-                own=tree.stack([contexts[i].own for i in chunk]),
-                counts=torch.stack([contexts[i].class_counts() for i in chunk]),
-            )
-            trained.append(self.train_chunk(tasks, plan, ctx, measure))
-        whole = joined(trained)
-        return whole if order == sorted(order) else each(lambda leaf: leaf.index_select(0, back), whole)
+            trained.append(self.train_chunk(tasks, plan, stacked([contexts[i] for i in chunk], self.axes), measure))
+        whole = trained[0] if len(trained) == 1 else on_each_leaf(lambda *leaves: torch.cat(leaves), *trained)
+        return whole if order == sorted(order) else on_each_leaf(lambda leaf: leaf.index_select(0, back), whole)
 
     def train_chunk(self, tasks: list[Task], plan: Tensor, ctx: Context, measure: bool) -> Trained:
         buffers = self.buffers_for(len(tasks), ctx)
@@ -128,19 +146,23 @@ class Vectorised:
             self.step_for(clients, buffers, plan.shape[-1])(plan[s, :, :clients])
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
-        up, own = vmap(self.algorithm.finish, in_dims=(0, CONTEXT_AXES))(result, ctx)
+        up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
         own = tree.map(torch.clone, own)  # it may be the trained weights themselves, which the next chunk overwrites
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = self.counts_of(buffers.w)
         return Trained(up, own, result.loss, test, self.count_own(buffers.w, [task.owned for task in tasks]))
 
+    def finish(self, result: Result, ctx: Context) -> Upload:
+        return self.algorithm.with_values(ctx.values).finish(result, ctx)
+
     def buffers_for(self, clients: int, like: Context) -> Buffers:
         if clients not in self.buffers:
-            w = tree.map(lambda leaf: leaf.expand(clients, *leaf.shape).clone(), like.w_g)
-            w_g, shared, own = (tree.map(torch.clone, part) for part in (like.w_g, like.shared, like.own))
-            ctx = Context(w_g, shared, own, like.lr.clone(), like.momentum, like.class_counts().clone())
-            self.buffers[clients] = Buffers(w, tree.zeros_like(w), like.lr.new_zeros(clients), ctx)
+            w = tree.map(
+                lambda leaf: torch.empty_like(leaf).expand(clients, *leaf.shape[self.several_runs :]).clone(), like.w_g
+            )
+            ctx = like._replace(**tree.map(torch.clone, tensors_of(like)))
+            self.buffers[clients] = Buffers(w, tree.zeros_like(w), ctx.class_counts().new_zeros(clients), ctx)
         return self.buffers[clients]
 
     def pack(self, plans: list[Plan]) -> Tensor:
@@ -161,9 +183,9 @@ class Vectorised:
         """What trains the first `clients` of the buffers by one step, given their part of the plan."""
         key = (len(buffers.loss), clients, width)
         if key not in self.steps:
-            part = buffers.first(clients)
+            part = buffers.first(clients, self.axes)
             self.steps[key] = (
-                captured(self.step, part, (PLANNED, clients, width))
+                captured(self.step, part, (PLANNED, clients, width), self.pool)
                 if self.on_gpu
                 else lambda plan: self.step(part, plan)
             )
@@ -177,9 +199,10 @@ class Vectorised:
         batch = OwnBatch(flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real.view(shape) > 0)
 
         def one(w: Weights, velocity: Weights, batch: OwnBatch, ctx: Context) -> tuple[Weights, Weights, Tensor]:
-            return local_step(self.algorithm, self.model, self.optimiser, w, velocity, Batch(*batch), ctx)
+            algorithm = self.algorithm.with_values(ctx.values)
+            return local_step(algorithm, self.model, self.optimiser, w, velocity, Batch(*batch), ctx)
 
-        every = vmap(one, in_dims=(0, 0, 0, CONTEXT_AXES), randomness="error")
+        every = vmap(one, in_dims=(0, 0, 0, self.axes), randomness="error")
         w, velocity, loss = every(b.w, b.velocity, batch, b.ctx)
         busy = batch.real.any(1)
 
@@ -192,16 +215,16 @@ class Vectorised:
 
     def measure(self, w: Weights, ctx: Context, plans: list[Plan]) -> dict:
         """The algorithm's pass after training, if it has one: each model on some of its own client's samples."""
-        firsts = [plan.samples[: min(self.algorithm.measure_samples, plan.epoch_size)] for plan in plans]
         if not self.algorithm.measure_samples:
             return {}
 
         def one(w: Weights, ctx: Context, *batch: Tensor) -> Tree:
-            return self.algorithm.measure(self.model, w, Batch(*batch), ctx)
+            return self.algorithm.with_values(ctx.values).measure(self.model, w, Batch(*batch), ctx)
 
         parts = []
-        for batch in self.own_batches(firsts, plans[0].batch_size):
-            means = vmap(one, in_dims=(0, CONTEXT_AXES, 0, 0, 0))(w, ctx, *batch)
+        some = [plan.some(self.algorithm.measure_samples) for plan in plans]
+        for batch in self.own_batches(some, plans[0].batch_size):
+            means = vmap(one, in_dims=(0, self.axes, 0, 0, 0))(w, ctx, *batch)
             parts.append((batch.real.sum(1), means))
         return vmap(mean_over_samples)(parts)
 
@@ -217,9 +240,10 @@ class Vectorised:
 
     # --- testing ------------------------------------------------------------------------------------------------
 
-    def test(self, w: Weights) -> Counts:
-        """`w` on the whole test part."""
-        return Counts(*(leaf[0] for leaf in self.counts_of(tree.map(lambda leaf: leaf[None], w))))
+    def test(self, models: list[Weights]) -> list[Counts]:
+        """Each of the models on the whole test part."""
+        counts = self.counts_of(tree.stack(models))
+        return [Counts(*(leaf[i] for leaf in counts)) for i in range(len(models))]
 
     def counts_of(self, w: Weights) -> Counts:
         """Several models on the whole test part; on a GPU through a graph captured for their number."""
@@ -228,7 +252,7 @@ class Vectorised:
         models = len(next(iter(w.values())))
         if models not in self.tests:
             kept = tree.map(torch.clone, w)
-            self.tests[models] = kept, *graph_of(lambda: self.count_stacked(kept))
+            self.tests[models] = kept, *graph_of(lambda: self.count_stacked(kept), self.pool)
         kept, graph, counts = self.tests[models]
         tree.map(Tensor.copy_, kept, w)
         graph.replay()
@@ -266,29 +290,24 @@ def summed(counts: list[Counts]) -> Counts:
     return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
 
 
-def each(f: Callable[..., Tensor], first: Trained, *rest: Trained) -> Trained:
-    """`f` on every leaf of trained cohorts."""
-
-    def counts(*same: Counts | None) -> Counts | None:
-        present = [one for one in same if one is not None]
-        return Counts(*map(f, *present)) if present else None
-
-    every = (first, *rest)
-    return Trained(
-        tree.map(f, *(t.up for t in every)),
-        tree.map(f, *(t.own for t in every)),
-        f(*(t.loss for t in every)),
-        counts(*(t.test for t in every)),
-        counts(*(t.train for t in every)),
-    )
+def tensors_of(ctx: Context) -> dict:
+    """The context as a tree, without what is no tensor."""
+    return {name: value for name, value in ctx._asdict().items() if name != "momentum"}
 
 
-def joined(parts: list[Trained]) -> Trained:
-    return parts[0] if len(parts) == 1 else each(lambda *leaves: torch.cat(leaves), *parts)
+def by_client(f: Callable[..., Tensor], axes: Context, first: Context, *rest: Context) -> Context:
+    """The first context, with `f` of all on what differs by client."""
+    trees = [tensors_of(ctx) for ctx in (first, *rest)]
+    differs = [name for name in trees[0] if getattr(axes, name) == 0]
+    return first._replace(**tree.map(f, *({name: one[name] for name in differs} for one in trees)))
+
+
+def stacked(contexts: list[Context], axes: Context) -> Context:
+    return by_client(lambda *leaves: torch.stack(leaves), axes, *contexts)
 
 
 def captured(
-    step: Callable[[Buffers, Tensor], None], buffers: Buffers, plan_shape: tuple[int, ...]
+    step: Callable[[Buffers, Tensor], None], buffers: Buffers, plan_shape: tuple[int, ...], pool: Any
 ) -> Callable[[Tensor], None]:
     """`step` on `buffers`, traced, compiled and captured; what is returned copies a plan in and replays the graph."""
     plan = torch.zeros(plan_shape, dtype=torch.int64, device=buffers.loss.device)
@@ -298,7 +317,7 @@ def captured(
     traced_step, inputs = traced(step, buffers, plan)
     compiled = torch.compile(traced_step, fullgraph=True)
     with torch.no_grad():
-        graph, _ = graph_of(lambda: compiled(*inputs))
+        graph, _ = graph_of(lambda: compiled(*inputs), pool)
     tree.map(Tensor.copy_, changing, before)  # tracing, warming up and capturing took steps
 
     def replay(new_plan: Tensor) -> None:
@@ -317,12 +336,11 @@ def traced(
     def on_tensors(w: Weights, velocity: Weights, loss: Tensor, ctx: dict, plan: Tensor) -> None:
         step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
 
-    known = {name: value for name, value in buffers.ctx._asdict().items() if name != "momentum"}
-    inputs = (buffers.w, buffers.velocity, buffers.loss, known, plan)
+    inputs = (buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), plan)
     return make_fx(on_tensors)(*inputs), inputs
 
 
-def graph_of(function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
     """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
     warm_up = torch.cuda.Stream()
     warm_up.wait_stream(torch.cuda.current_stream())
@@ -331,7 +349,7 @@ def graph_of(function: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
             function()
     torch.cuda.current_stream().wait_stream(warm_up)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         result = function()
     return graph, result
 

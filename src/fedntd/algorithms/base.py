@@ -21,6 +21,7 @@ class Context(NamedTuple):
     lr: Tensor  # this round's learning rate, a scalar
     momentum: float  # of the client's optimiser
     counts: Tensor | None = None  # how many training samples of each class it owns, [class]
+    values: dict[str, Tensor] = {}  # noqa: RUF012 (never changed): hyper-parameters of its run, where runs differ in them
 
     def class_counts(self) -> Tensor:
         """`counts`, for methods that cannot do without."""

@@ -1,6 +1,9 @@
 """FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017."""
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from torch import Tensor
 from torch.func import grad_and_value
@@ -15,6 +18,15 @@ from fedntd.tree import Tree, Weights
 @dataclass(frozen=True)
 class FedAvg:
     """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
+
+    def with_values(self, values: Mapping[str, Any]) -> Self:
+        """The same method with other hyper-parameters, unchecked: tensors where several runs are trained together."""
+        if not values:
+            return self
+        other = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(other, name, value)
+        return other
 
     @property
     def auxiliary_data(self) -> bool:

@@ -1,0 +1,75 @@
+"""What one optimiser step of the vectorised engine costs on this GPU, by the number of clients in it.
+
+    PYTHONPATH=src python benchmarks/step.py [--clients 1 2 10 100] [--precision bf16] [--kernels]
+
+FedNTD on the paper's network, batch 50, images of CIFAR-10's shape (random ones: they take the same time). A step's
+time is that of replaying its CUDA graph; `--kernels` also shows where it goes.
+"""
+
+import argparse
+from dataclasses import replace
+
+import torch
+
+from cpu_round import cifar10_or_noise
+from fedntd import Federation
+from fedntd.config import from_table
+from fedntd.data.dataset import Part
+from fedntd.vectorised import Vectorised
+
+REPEATS = 100
+
+
+def federation_of(clients: int, arguments: argparse.Namespace) -> Federation:
+    settings = {
+        "precision": arguments.precision,
+        "engine": "vectorised",
+        "partition": {"name": "iid"},
+        "algorithm": {"name": arguments.algorithm},
+        "model": {"name": arguments.model},
+        "measure": {"local_every": 0},
+        "federation": {"clients": clients, "ratio": 1.0, "local_epochs": 1},
+    }
+    dataset, _ = cifar10_or_noise("")
+    samples = slice(0, 500 * clients)
+    part = Part(dataset.train.x[samples], dataset.train.y[samples])
+    return Federation(from_table(settings), replace(dataset, train=part))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 2, 3, 4, 6, 8, 10, 30, 100])
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--algorithm", default="fedntd")
+    parser.add_argument("--model", default="cnn")
+    parser.add_argument("--kernels", action="store_true", help="also show the kernels that take longest")
+    arguments = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.algorithm}, {arguments.precision}")
+    for clients in arguments.clients:
+        federation = federation_of(clients, arguments)
+        federation.play_round()
+        engine = federation.engine
+        assert isinstance(engine, Vectorised)
+        step = next(iter(engine.steps.values()))
+        plan = engine.prepare(federation.tasks(1)).plans[0][0]
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(REPEATS):
+            step(plan)
+        end.record()
+        torch.cuda.synchronize()
+        milliseconds = start.elapsed_time(end) / REPEATS
+        print(f"{clients:4} clients  {milliseconds:7.3f} ms a step  {1000 * milliseconds / clients:7.1f} µs a client")
+        if arguments.kernels:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                for _ in range(REPEATS):
+                    step(plan)
+                torch.cuda.synchronize()
+            kernels = sorted(profile.key_averages(), key=lambda k: -k.device_time_total)
+            for kernel in kernels[:40]:
+                share = kernel.device_time_total / REPEATS
+                print(f"    {share:7.1f} µs  {kernel.count / REPEATS:5.1f} x  {kernel.key[:110]}")
+
+
+if __name__ == "__main__":
+    main()

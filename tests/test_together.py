@@ -1,0 +1,147 @@
+"""Several runs trained in one step: each has the records and the folder that it would have alone."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
+from fedntd.record import load_checkpoint
+from fedntd.together import shape
+from fedntd.vectorised import Vectorised
+
+Net = Callable[[], nn.Module]
+MakeConfig = Callable[..., Config]
+
+
+def measured(record: Record) -> dict:
+    return {key: value for key, value in dataclasses.asdict(record).items() if key != "seconds"}
+
+
+def assert_like_alone(
+    configs: list[Config], dataset: Dataset, net: Net, outcomes: list[tuple[int, Record | FedntdError]]
+) -> None:
+    for i, config in enumerate(configs):
+        records = [outcome for j, outcome in outcomes if j == i]
+        alone = list(federate(config, dataset, net()))
+        assert len(records) == len(alone) == config.federation.rounds
+        for a, b in zip(alone, records, strict=True):
+            assert isinstance(b, Record)
+            for key, value in measured(a).items():
+                assert measured(b)[key] == pytest.approx(value, abs=1e-9), (i, key)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_runs_of_one_shape_are_as_they_are_alone(
+    name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
+):
+    """Other seeds, partitions, rates, numbers of clients and rounds, and other values of every real hyper-parameter."""
+    base = make_config(engine="vectorised", algorithm={"name": name}).algorithm.options
+    other = {key: 0.8 * value if isinstance(value, float) else value for key, value in base.items()}
+    configs = [
+        make_config(engine="vectorised", algorithm={"name": name}),
+        make_config(engine="vectorised", seed=3, algorithm={"name": name, **other}),
+        make_config(
+            engine="vectorised",
+            algorithm={"name": name},
+            partition={"name": "lda", "alpha": 5.0},
+            federation={"ratio": 0.4, "rounds": 2, "local_epochs": 1},
+            optimiser={"lr": 0.05},
+        ),
+    ]
+    assert len({shape(config) for config in configs}) == 1
+    outs = [tmp_path / str(i) for i in range(3)]
+    assert_like_alone(configs, blobs, tiny_net, list(federate_together(configs, outs, dataset=blobs, model=tiny_net())))
+    for config, out in zip(configs, outs, strict=True):
+        assert read_run(out).status == "finished"
+        alone = Federation(config, blobs, tiny_net())
+        list(alone)
+        w = load_checkpoint(out / "checkpoint.safetensors", torch.device("cpu")).w
+        for key, leaf in alone.state.w.items():
+            torch.testing.assert_close(w[key], leaf, rtol=0, atol=1e-12)
+
+
+def test_what_makes_another_shape(make_config: MakeConfig):
+    base = make_config()
+    for settings in ({"algorithm": {"name": "fedavg"}}, {"federation": {"batch_size": 9}}, {"precision": "fp32"}):
+        assert shape(make_config(**settings)) != shape(base)
+    for settings in ({"seed": 9}, {"algorithm": {"name": "fedntd", "beta": 0.3}}, {"partition": {"name": "iid"}}):
+        assert shape(make_config(**settings)) == shape(base)
+
+
+def test_other_shapes_and_the_loop_engine_are_trained_in_turn(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    configs = [
+        make_config(engine="sequential"),
+        make_config(engine="sequential", seed=1, algorithm={"name": "fedntd", "beta": 0.2}),
+        make_config(engine="vectorised", algorithm={"name": "moon"}),
+    ]
+    assert_like_alone(configs, blobs, tiny_net, list(federate_together(configs, dataset=blobs, model=tiny_net())))
+
+
+def test_one_that_fails_does_not_stop_the_others(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
+):
+    good = [make_config(engine="vectorised", seed=seed) for seed in (0, 1)]
+    diverging = make_config(engine="vectorised", seed=2, optimiser={"lr": 1e200})
+    impossible = make_config(engine="vectorised", partition={"name": "sharding", "s": 50})
+    configs = [diverging, good[0], impossible, good[1]]
+    outs = [tmp_path / str(i) for i in range(4)]
+    outcomes = list(federate_together(configs, outs, dataset=blobs, model=tiny_net()))
+    errors = {i: str(outcome) for i, outcome in outcomes if isinstance(outcome, FedntdError)}
+    assert set(errors) == {0, 2}
+    assert "not finite after round 1" in errors[0]
+    renumbered = [({1: 0, 3: 1}[i], outcome) for i, outcome in outcomes if i in (1, 3)]
+    assert_like_alone(good, blobs, tiny_net, renumbered)
+    assert [read_run(outs[i]).status for i in (0, 1, 3)] == ["failed", "finished", "finished"]
+    assert "not finite" in read_run(outs[0]).reason
+    assert not (outs[2] / "config.toml").exists()
+
+
+def test_interrupted_runs_go_on_from_where_they_were(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
+):
+    """The first of two stopped after its second round; a third run is new."""
+    configs = [make_config(engine="vectorised", seed=seed, federation={"rounds": 4}) for seed in (0, 1, 2)]
+    outs = [tmp_path / str(i) for i in range(3)]
+    going = federate_together(configs[:2], outs[:2], dataset=blobs, model=tiny_net())
+    for i, outcome in going:
+        if i == 0 and isinstance(outcome, Record) and outcome.round == 2:
+            break
+    going.close()
+    assert [len(read_run(out).records) for out in outs[:2]] == [2, 2]
+    list(federate_together(configs, outs, resume=True, dataset=blobs, model=tiny_net()))
+    for config, out in zip(configs, outs, strict=True):
+        alone = [measured(record) for record in federate(config, blobs, tiny_net())]
+        for a, b in zip(alone, map(measured, read_run(out).records), strict=True):
+            for key, value in a.items():
+                assert b[key] == pytest.approx(value, abs=1e-9), key
+    assert list(federate_together(configs, outs, resume=True, dataset=blobs, model=tiny_net())) == []
+
+
+def test_what_does_not_fit_into_memory_is_trained_in_parts(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    config = make_config(engine="vectorised", algorithm={"name": "scaffold"}, federation={"ratio": 1.0})
+    whole = Federation(config, blobs, tiny_net())
+    list(whole)
+    train_chunk, sizes = Vectorised.train_chunk, []
+
+    def two_fit(self: Vectorised, tasks: list, *rest: object):
+        sizes.append(len(tasks))
+        if len(tasks) > 2:
+            raise torch.OutOfMemoryError
+        return train_chunk(self, tasks, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Vectorised, "train_chunk", two_fit)
+    parts = Federation(config, blobs, tiny_net())
+    list(parts)
+    assert sizes[:3] == [6, 3, 1]
+    for key, leaf in whole.state.w.items():
+        torch.testing.assert_close(parts.state.w[key], leaf, rtol=0, atol=1e-12)
+
+    monkeypatch.setattr(Vectorised, "train_chunk", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
+    with pytest.raises(FedntdError, match="does not fit into the device's memory"):
+        list(Federation(config, blobs, tiny_net()))
