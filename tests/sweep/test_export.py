@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from make_runs import make_run
 from test_sweep import wait_for
 
@@ -78,15 +79,17 @@ class TestFiles:
             fedntd.load(tmp_path / "runs")
 
 
-class TestTrackers:
-    def test_tensorboard(self, runs: list[Run], command: Command, tmp_path: Path):
-        pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'fedntd[tensorboard]'")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+tensorboard = pytest.mark.skipif(
+    find_spec("tensorboard") is None, reason="TensorBoard is not installed: pip install 'fedntd[tensorboard]'"
+)
 
+
+class TestTrackers:
+    @tensorboard
+    def test_tensorboard(self, runs: list[Run], command: Command, tmp_path: Path):
         assert command("export", "runs", "--to", "tensorboard", "-o", "logs")[0] == 0
         for run in runs:
-            events = EventAccumulator(str(tmp_path / "logs" / run.name))
-            events.Reload()
+            events = event_file(tmp_path / "logs" / run.name)
             told = [(e.step, e.value) for e in events.Scalars("accuracy")]
             assert told == [(r.round, pytest.approx(r.accuracy, abs=1e-6)) for r in run.records]
             assert [e.step for e in events.Scalars("in_local")] == [
@@ -146,32 +149,35 @@ print(json.dumps({
             assert float(told[run.name]["beta"]) == run.config.algorithm.options["beta"]
             assert told[run.name]["accuracy"] == [[r.round, r.accuracy] for r in run.records]
 
+    @tensorboard
     def test_follow_goes_on_while_the_run_does(
         self, write: Callable[..., Path], start: Callable, command: Command, tmp_path: Path
     ):
-        pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'fedntd[tensorboard]'")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
         write(settings='federation.rounds = 25\nmodel = { name = "tiny:Net", pause = 0.004 }')
         process = start("sweep", "sweep.toml", "-o", "out")
         wait_for(lambda: (tmp_path / "out" / "run" / "config.toml").exists())
         assert command("export", "out", "--to", "tensorboard", "-o", "logs", "--follow")[0] == 0
         process.communicate(timeout=60)
-        events = EventAccumulator(str(tmp_path / "logs" / "run"))
-        events.Reload()
+        events = event_file(tmp_path / "logs" / "run")
         assert [e.step for e in events.Scalars("accuracy")] == list(range(1, 26))
+
+
+def event_file(folder: Path) -> Any:
+    """By TensorBoard's own reader."""
+    package = "tensorboard.backend.event_processing.event_accumulator"
+    events = import_module(package).EventAccumulator(str(folder))
+    events.Reload()
+    return events
 
 
 def read_wandb(file: Path) -> tuple[str, list[tuple[int, float]]]:
     """The run's name, and round and accuracy, by wandb's own reader."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
-
-    store = DataStore()
+    messages = import_module("wandb.proto.wandb_internal_pb2")
+    store = import_module("wandb.sdk.internal.datastore").DataStore()
     store.open_for_scan(str(file))
     name, history = "", []
     while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
+        record = messages.Record()
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "run":
             name = record.run.display_name

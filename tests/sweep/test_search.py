@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ Write = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
 
 
-def study(out: Path) -> "optuna.Study":
+def study(out: Path) -> Any:
     return optuna.load_study(study_name="search", storage=f"sqlite:///{out}/search.db")
 
 
