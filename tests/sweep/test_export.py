@@ -3,9 +3,10 @@
 import csv
 import json
 import os
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -171,12 +172,10 @@ def event_file(folder: Path) -> Any:
 
 
 def read_wandb(file: Path) -> tuple[str, list[tuple[int, float]]]:
-    """The run's name, and round and accuracy, by wandb's own reader."""
+    """The run's name, and round and accuracy: wandb's own messages, from its LevelDB log."""
     messages = import_module("wandb.proto.wandb_internal_pb2")
-    store = import_module("wandb.sdk.internal.datastore").DataStore()
-    store.open_for_scan(str(file))
     name, history = "", []
-    while (data := store.scan_data()) is not None:
+    for data in leveldb_log(file.read_bytes(), header=7):
         record = messages.Record()
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "run":
@@ -185,3 +184,18 @@ def read_wandb(file: Path) -> tuple[str, list[tuple[int, float]]]:
             row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             history.append((row["_step"], row["accuracy"]))
     return name, history
+
+
+def leveldb_log(content: bytes, header: int, block: int = 32768) -> Iterator[bytes]:
+    """Chunks of [checksum 4, length 2, kind 1, data]; kind 1 is whole, 2 to 4 are first, middle and last parts."""
+    place, parts = header, b""
+    while place + 7 <= len(content):
+        if block - place % block < 7:  # too little room for another chunk
+            place += block - place % block
+            continue
+        length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
+        parts += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            yield parts
+            parts = b""

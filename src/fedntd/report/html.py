@@ -197,7 +197,7 @@ def summary_row(g: Group, best: Mapping[str, float], extras: Sequence[Extra] = (
     for extra in extras:
         first, _, rest = extra.text(g).partition("\n")
         value = next((v for v in extra.values(g).values() if isinstance(v, float)), None)
-        cells.append(cell(first, value, rest))
+        cells.append(cell(first, value, rest.replace("\n", " ")))
     return {"label": g.label, "path": counted[0].path, "count": g.count, "cells": cells, "outcomes": outcomes(g)}
 
 

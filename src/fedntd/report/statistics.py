@@ -137,8 +137,8 @@ def extras(runs: Sequence[Run], baseline: str | None, target: float | None) -> l
             found = against.difference(g)
             if found is None:
                 return "–"
-            p = "" if found.p is None else f"\np={found.p:.3f}" if found.p >= 0.001 else "\np<0.001"
-            return f"{100 * found.mean:+.2f}{p} n={found.n}"
+            p = "" if found.p is None else f"p={found.p:.3f}\n" if found.p >= 0.001 else "p<0.001\n"
+            return f"{100 * found.mean:+.2f}\n{p}n={found.n}"
 
         def numbers(g: Group) -> dict[str, Any]:
             found = against.difference(g)
@@ -147,20 +147,18 @@ def extras(runs: Sequence[Run], baseline: str | None, target: float | None) -> l
         columns.append(Extra(f"vs {against.value}", told, numbers))
     if target is not None:
 
-        def rounds(g: Group) -> str:
+        def reached(g: Group) -> str:
             got = reaching(g, target)
+            if got.rounds is None or got.bytes is None:
+                return "never"
             share = "" if got.reached == got.runs else f"\n{got.reached}/{got.runs} runs"
-            return "never" if got.rounds is None else f"{got.rounds:.0f}{share}"
-
-        def sent(g: Group) -> str:
-            got = reaching(g, target)
-            return "–" if got.bytes is None else size(got.bytes)
+            return f"{got.rounds:.0f} rounds\n{size(got.bytes)}{share}"
 
         def both(g: Group) -> dict[str, Any]:
             got = reaching(g, target)
             return {"target_reached": got.reached, "target_rounds": got.rounds, "target_bytes": got.bytes}
 
-        columns += [Extra(f"rounds to {100 * target:g} %", rounds, both), Extra("bytes to it", sent, lambda _: {})]
+        columns.append(Extra(f"to {100 * target:g} %", reached, both))
     return columns
 
 

@@ -358,14 +358,17 @@ def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
     table.title = "Test accuracy in %, forgetting F" + (f", mean ± standard deviation over {over}" if several else "")
     table.title_justify, table.title_style, table.caption_justify, table.caption_style = "left", "dim", "left", ""
     table.add_column("run", overflow="fold")
-    for heading in (*(["runs"] if several else []), *HEADINGS.values(), "rounds", "time"):
+    shown = {
+        key: HEADINGS[key] for key in (("final", "last10", "forgetting") if extras else HEADINGS)
+    }  # room is scarce
+    for heading in (*(["runs"] if several else []), *shown.values(), "rounds", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for extra in extras:
         table.add_column(extra.heading, justify="right", no_wrap=True)
     for g in groups:
         told = [Text(text, style="red" if "failed" in text else "yellow") for text in outcomes(g)]
         cells = [Text(g.count)] if several else []
-        for key in HEADINGS:
+        for key in shown:
             std = g.std(key)
             text = figure(key, g.mean(key)) + (f"\n±{figure(key, std)}" if std is not None else "")
             cells.append(Text(text, style="bold" if is_best(key, g, best) else ""))
