@@ -25,7 +25,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Run]:
-    common = {"rounds": 4, "measure__local_every": 2, "federation__clients": 20}
+    common: dict[str, Any] = {"rounds": 4, "measure__local_every": 2, "federation__clients": 20}
     folder = tmp_path / "runs"
     return [
         make_run(folder / "a", "fedavg", **common),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedntd import FedntdError
+from fedntd import FedntdError, federate
 from fedntd.config import identity
 from fedntd.sweep.plan import Job, groups, jobs, read_sweep
 
@@ -106,8 +106,6 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):
 
 def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Path):
     """Under whatever name, and computed however; any other difference makes it another run."""
-    from fedntd import federate
-
     (run,) = read_sweep(write(settings="engine = 'sequential'")).runs
     out = tmp_path / "out"
     list(federate(run.config, out=out / "another name"))
@@ -117,6 +115,9 @@ def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Pat
     (other,) = jobs(read_sweep(write(settings="optimiser.lr = 0.02")).runs, out)
     assert (other.folder, other.status) == (out / "run", "new")
     assert identity(other.config) != identity(found.config)
+    list(federate(other.config, out=other.folder))
+    (third,) = jobs(read_sweep(write(settings="optimiser.lr = 0.03")).runs, out)  # its name is taken
+    assert (third.folder, third.status) == (out / f"run-{identity(third.config)[:8]}", "new")
 
 
 def test_groups_are_of_one_shape_and_evenly_cut(write: Write):

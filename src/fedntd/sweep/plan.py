@@ -220,7 +220,16 @@ class Job:
 def jobs(runs: Sequence[Planned], out: Path) -> list[Job]:
     """Each run in the folder that it has already, by content, or in a new one."""
     there = runs_by_identity(out)
-    return [there.get(identity(run.config)) or Job(run.name, run.config, out / run.name) for run in runs]
+    return [job_of(run.name, run.config, out, there) for run in runs]
+
+
+def job_of(name: str, config: Config, out: Path, there: Mapping[str, Job]) -> Job:
+    """The run that is there; else a new one, beside another run that may have its name."""
+    key = identity(config)
+    if key in there:
+        return there[key]
+    name = f"{name}-{key[:8]}" if (out / name / "config.toml").exists() else name
+    return Job(name, config, out / name)
 
 
 def runs_by_identity(out: Path) -> dict[str, Job]:
@@ -228,7 +237,10 @@ def runs_by_identity(out: Path) -> dict[str, Job]:
     is computed."""
     found: dict[str, Job] = {}
     for file in sorted(out.glob("*/config.toml")):
-        config = from_table(read(file))
+        try:
+            config = from_table(read(file))
+        except FedntdError:  # such as a run of a method that is no longer there: none of ours
+            continue
         job = Job(file.parent.name, config, file.parent, rounds_done(file.parent), status(file.parent))
         key = identity(config)
         if key not in found or job.status == "finished":

@@ -27,14 +27,14 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from fedntd.config import Config, from_table, identity
+from fedntd.config import Config, from_table
 from fedntd.errors import did_you_mean, require, require_one_of
 from fedntd.federation import choose_device, load_dataset
 from fedntd.record import RunFolder, read_records, read_run
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS, figure, show, summarise
 from fedntd.sweep.execute import Event, train_group, until_settled
-from fedntd.sweep.plan import Changes, Job, Sweep, runs_by_identity, safe_name, with_changes
+from fedntd.sweep.plan import Changes, Job, Sweep, job_of, runs_by_identity, safe_name, with_changes
 
 Study: TypeAlias = Any  # Optuna's, which is an extra
 Handle: TypeAlias = Any  # its Trial
@@ -211,7 +211,7 @@ def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path) -> Tri
     for seed in asked.seeds:
         config = from_table(with_changes(asked.base, {**changes, "seed": seed}))
         folder = safe_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name)
-        jobs.append(there.get(identity(config)) or Job(folder, config, out / folder))
+        jobs.append(job_of(folder, config, out, there))
     return Trial(handle.number, handle, changes, jobs)
 
 

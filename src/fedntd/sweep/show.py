@@ -1,9 +1,11 @@
 """What a person sees of a sweep: the plan, a live table in a terminal or plain lines in a pipe, and the summary."""
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
@@ -13,7 +15,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedntd.record import read_records
 from fedntd.report.summary import duration
 from fedntd.sweep.execute import Event
 from fedntd.sweep.plan import Job, rounds_done
@@ -53,8 +54,7 @@ class Board:
             row = Row(job.name, job.config.federation.rounds)
             if job.status == "finished":
                 row.status, row.round = "kept", row.rounds
-                last = read_records(job.folder / "records.jsonl")[-1:]
-                row.accuracy, row.forgetting = (last[0].accuracy, last[0].forgetting) if last else (None, None)
+                row.accuracy, row.forgetting = last_figures(job.folder / "records.jsonl")
             else:
                 row.round = min(rounds_done(job.folder), row.rounds)
             rows[job.name] = row
@@ -97,6 +97,15 @@ class Board:
         if self.left:
             parts.append(f"about {duration(self.left)} left")
         return ", ".join(parts)
+
+
+def last_figures(file: Path) -> tuple[float | None, float | None]:
+    """Accuracy and forgetting of the last round; all rounds of a thousand runs would take seconds to read."""
+    try:
+        last = json.loads(file.read_text(encoding="utf-8").rstrip().rpartition("\n")[2])
+        return last["accuracy"], last["forgetting"]
+    except (OSError, ValueError, KeyError):
+        return None, None
 
 
 def follow(events: Iterator[Event], board: Board, console: Console) -> None:
