@@ -26,7 +26,7 @@ from fedntd.grid import expand
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.presets import find_table
-from fedntd.record import Record, read_run, read_runs
+from fedntd.record import Record, collector_paused, read_run, read_runs
 from fedntd.report.export import ROWS, TRACKERS, find_runs, track, write_rows
 from fedntd.report.leaderboard import leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
@@ -145,6 +145,7 @@ def run(
 
 
 @app.command()
+@collector_paused()
 def compare(
     runs: RunFolders, by: By = None, baseline: BaselineOption = None, target: Target = None, as_json: AsJson = False
 ) -> None:
@@ -163,6 +164,7 @@ def compare(
 
 
 @app.command()
+@collector_paused()
 def report(
     runs: RunFolders,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
@@ -177,8 +179,6 @@ def report(
 
     Example: [b]fedntd report runs/demo -o report.html --figures figures[/b]
     """
-    # matplotlib takes its time to import
-    from fedntd.report.figures import save_figures
     from fedntd.report.html import View, write_report
 
     found = read_runs(find_runs(runs))
@@ -186,6 +186,8 @@ def report(
     written = write_report(found, out, view=View(by or (), baseline, parse_target(target), pictures))
     stdout.print(f"report: {escape(str(written.resolve()))}", soft_wrap=True)
     if figures is not None:
+        from fedntd.report.figures import save_figures  # matplotlib takes its time to import
+
         files = save_figures(found, figures, by or ())
         stdout.print(f"figures: {len(files)} files in {escape(str(figures.resolve()))}", soft_wrap=True)
 

@@ -299,15 +299,22 @@ class Run:
         return configs.flat(self.config)
 
 
-def read_runs(paths: Iterable[Path]) -> list[Run]:
-    """Many runs, sooner: nothing that is read becomes garbage, so the collector need not look for it all the time."""
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Many runs are millions of numbers, and none becomes garbage: looking through them all the time takes as long as
+    reading them."""
     was_on = gc.isenabled()
     gc.disable()
     try:
-        return [read_run(path) for path in paths]
+        yield
     finally:
         if was_on:
             gc.enable()
+
+
+def read_runs(paths: Iterable[Path]) -> list[Run]:
+    with collector_paused():
+        return [read_run(path) for path in paths]
 
 
 def read_run(path: Path) -> Run:
