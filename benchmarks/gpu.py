@@ -1,6 +1,6 @@
 """How fast the vectorised engine is on this GPU, against the loop engine on the same GPU, in one run.
 
-    PYTHONPATH=src python benchmarks/gpu.py [--data DIR] [--only NAME ...] [--out FILE.json]
+    PYTHONPATH=src python benchmarks/gpu.py [--data DIR] [--only NAME ...] [--no-loop] [--out FILE.json]
 
 Every row is a setting of a FedNTD run of 200 rounds on CIFAR-10 (batch 50, 5 epochs, full augmentation, class-wise
 accuracy of the global model every round). A round is timed as the median over some rounds after the first, which
@@ -9,10 +9,16 @@ compiles and is shown apart; "200 rounds" is 200 times that. The loop's round is
 TFLOP/s counts the multiplications and additions of the convolutions and linear layers alone: 3 forward passes a
 trained sample (one forward, two backward, but no gradient of the images), 1 for the teacher, 1 a tested sample. Without
 the CIFAR-10 files, random images of the same shape are used, which take the same time.
+
+"three seeds" are three runs in one process, trained together: a round is one of all three. At the end, the first row's
+setting is started once more in a process of its own: from nothing to its first trained round, with what was compiled
+taken from the cache.
 """
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from datetime import date
 from pathlib import Path
@@ -24,7 +30,9 @@ import torch
 from cpu_round import cifar10_or_noise
 from fedntd import Dataset, Federation
 from fedntd.config import from_table
+from fedntd.federation import play_together
 from fedntd.presets import preset
+from fedntd.record import Record
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "s=2, bf16": {"precision": "bf16"},
@@ -32,6 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "s=2, fp32": {"precision": "fp32"},
     "s=2, bf16, every local model tested": {"precision": "bf16", "measure": {"local_every": 1}},
     "LDA 0.1, bf16": {"precision": "bf16", "preset": "cifar10-lda0.1"},
+    "s=2, bf16, three seeds": {"precision": "bf16", "seeds": 3},
     "s=2, bf16, sampling ratio 1.0": {"precision": "bf16", "federation": {"clients": 100, "ratio": 1.0}},
     "s=2, bf16, ResNet-10": {"precision": "bf16", "model": {"name": "resnet10"}},
 }
@@ -40,31 +49,41 @@ FIRST_LAYER = {"cnn": 4.9, "resnet10": 3.5}  # whose data gradient is not needed
 BF16_PEAK = 790.0  # TFLOP/s of large bf16 products, as measured on an H200
 
 
-def set_up(dataset: Dataset, engine: str, settings: dict[str, Any]) -> Federation:
+def set_up(dataset: Dataset, engine: str, settings: dict[str, Any]) -> list[Federation]:
+    """The runs of a setting, to be trained together."""
     settings = dict(settings)
-    base = preset(settings.pop("preset", "cifar10-s2"))
-    return Federation(from_table(base | {"measure": {"local_every": 0}} | settings | {"engine": engine}), dataset)
+    base, seeds = preset(settings.pop("preset", "cifar10-s2")), range(settings.pop("seeds", 1))
+    runs: list[Federation] = []
+    for seed in seeds:
+        table = base | {"measure": {"local_every": 0}} | settings | {"engine": engine, "seed": seed}
+        runs.append(
+            Federation(from_table(table), dataset, beside=runs[0] if runs else None, several_runs=len(seeds) > 1)
+        )
+    return runs
 
 
-def seconds_a_round(federation: Federation, rounds: int) -> tuple[float, float, float]:
+def seconds_a_round(runs: list[Federation], rounds: int) -> tuple[float, float, float]:
     """Of the first round, the median of those after it, and trained samples a second in those."""
     started = time.perf_counter()
-    federation.play_round()
+    play_together(runs)
     first = time.perf_counter() - started
-    records = [federation.play_round() for _ in range(rounds)]
-    seconds = [record.seconds for record in records]
-    epochs = federation.config.federation.local_epochs
-    samples = [epochs * sum(len(federation.parts[k]) for k in record.cohort) for record in records]
-    return first, float(np.median(seconds)), sum(samples) / sum(seconds)
+    seconds, samples = [], 0
+    for _ in range(rounds):
+        records = [record for record in play_together(runs) if isinstance(record, Record)]
+        seconds.append(sum(record.seconds for record in records))
+        for run, record in zip(runs, records, strict=True):
+            samples += run.config.federation.local_epochs * sum(len(run.parts[k]) for k in record.cohort)
+    return first, float(np.median(seconds)), samples / sum(seconds)
 
 
-def teraflops(federation: Federation, samples_a_second: float, seconds: float) -> float:
+def teraflops(runs: list[Federation], samples_a_second: float, seconds: float) -> float:
     """Achieved, by the arithmetic that cannot be avoided."""
+    federation = runs[0]
     name = federation.config.model.name
     trained = samples_a_second * (4 * MEGAFLOP[name] - FIRST_LAYER[name])
     models = 1 + (round(federation.config.federation.clients * federation.config.federation.ratio)
                   if federation.config.measure.local_every else 0)  # fmt: skip
-    tested = models * len(federation.dataset.test.y) / seconds * MEGAFLOP[name]
+    tested = len(runs) * models * len(federation.dataset.test.y) / seconds * MEGAFLOP[name]
     return (trained + tested) / 1e6
 
 
@@ -73,21 +92,26 @@ def main() -> None:
     parser.add_argument("--data", default="", help="folder of the CIFAR-10 files; empty: the data folder")
     parser.add_argument("--only", nargs="+", default=list(SETTINGS), help="names of rows")
     parser.add_argument("--rounds", type=int, default=20, help="rounds to time")
+    parser.add_argument("--no-loop", action="store_true", help="do not time the loop engine")
+    parser.add_argument("--start", action="store_true", help="play one round of the first row and say nothing")
     parser.add_argument("--out", type=Path, help="also write the table as JSON")
     arguments = parser.parse_args()
 
     dataset, what = cifar10_or_noise(arguments.data)
+    if arguments.start:
+        play_together(set_up(dataset, "vectorised", SETTINGS[arguments.only[0]]))
+        return
     print(f"{date.today()}  {torch.cuda.get_device_name()}, torch {torch.__version__}, {what}\n")
     columns = {"first round": 12, "a round": 10, "200 rounds": 12, "loop": 9, "ratio": 7, "TFLOP/s": 9, "floor": 7}
     print(f"{'setting':40}" + "".join(f"{name:>{width}}" for name, width in columns.items()))
     rows = []
     for name in arguments.only:
-        federation = set_up(dataset, "vectorised", SETTINGS[name])
+        runs = set_up(dataset, "vectorised", SETTINGS[name])
         few = 5 if "ResNet" in name or "1.0" in name else arguments.rounds
-        first, seconds, rate = seconds_a_round(federation, few)
-        achieved = teraflops(federation, rate, seconds)
+        first, seconds, rate = seconds_a_round(runs, few)
+        achieved = teraflops(runs, rate, seconds)
         loop = loop_rate = float("nan")
-        if "1.0" not in name:  # there the loop would take a minute a round
+        if "1.0" not in name and "seeds" not in name and not arguments.no_loop:  # there it would take a minute
             _, loop, loop_rate = seconds_a_round(set_up(dataset, "sequential", SETTINGS[name]), 1)
         row = {
             "setting": name,
@@ -115,6 +139,13 @@ def main() -> None:
     if {"s=2, bf16", "s=2, bf16, sampling ratio 1.0"} <= by_name.keys():
         ratio = by_name["s=2, bf16, sampling ratio 1.0"]["round"] / by_name["s=2, bf16"]["round"]
         print(f"sampling ratio 1.0 takes {ratio:.1f} times as long as 0.1")
+    if {"s=2, bf16", "s=2, bf16, three seeds"} <= by_name.keys():
+        ratio = by_name["s=2, bf16, three seeds"]["round"] / by_name["s=2, bf16"]["round"]
+        print(f"three seeds in one process take {ratio:.2f} times as long as one")
+    started = time.perf_counter()
+    command = [sys.executable, __file__, "--start", "--only", arguments.only[0], "--data", arguments.data]
+    subprocess.run(command, check=True)
+    print(f"from nothing to the first trained round, with a warm compile cache: {time.perf_counter() - started:.1f} s")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, tree
+from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, tracing, tree, vectorised
 from fedntd.config import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import from_tensors
 from fedntd.record import Record
 from fedntd.tree import Weights
-from fedntd.vectorised import PLANNED, Buffers, Vectorised, traced
+from fedntd.vectorised import Buffers, Vectorised
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -104,42 +104,67 @@ def test_the_papers_networks_on_augmented_images(model: str):
     assert_equal_runs(loop, together, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["fedntd", "moon", "scaffold", "fedlc", "fedsam"])
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_the_step_that_a_gpu_compiles_is_the_same_step(
     name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):
-    """The traced step, run as it is, in place of the one that is not traced: the same weights after two rounds."""
-
-    ready: dict[tuple[int, int], Callable[[torch.Tensor], None]] = {}
+    """The traced steps (for all clients, for one, for any number), not compiled, in place of the plain one."""
+    ready: dict[int, Callable[[torch.Tensor], None]] = {}
+    calls = {"traced": 0, "traced_for_any_number": 0}
 
     def run_traced(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
-        if (clients, width) not in ready:
-            ready[clients, width] = trace(engine, clients, buffers, width)
-        return ready[clients, width]
+        if clients not in ready:
+            step, tensors, plan = engine.compilable(buffers.first(clients, engine.axes), width)
 
-    def trace(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
-        plan = torch.zeros((PLANNED, clients, width), dtype=torch.int64)
-        plan[1] = 1
-        kept = buffers.first(clients, engine.axes)
-        before = [tree.map(torch.clone, t) for t in (kept.w, kept.velocity, {"loss": kept.loss})]
-        step, inputs = traced(engine.step, kept, plan)
-        for mine, old in zip((kept.w, kept.velocity, {"loss": kept.loss}), before, strict=True):
-            tree.map(torch.Tensor.copy_, mine, old)
+            def replay(new_plan: torch.Tensor) -> None:
+                plan.copy_(new_plan)
+                step(*tensors)
 
-        def replay(new_plan: torch.Tensor) -> None:
-            plan.copy_(new_plan)
-            step(*inputs)
+            ready[clients] = replay
+        return ready[clients]
 
-        return replay
+    def counted(function: Callable) -> Callable:
+        def call(*arguments: object) -> object:
+            calls[function.__name__] += 1
+            result = function(*arguments)
+            assert result is not None
+            return result
 
-    config = make_config(engine="vectorised", algorithm={"name": name}, federation={"rounds": 2})
+        return call
+
+    settings = {"ratio": 1.0, "rounds": 2, "local_epochs": 1}
+    partition = {"name": "lda", "alpha": 0.3, "min_size": 1}
+    config = make_config(engine="vectorised", algorithm={"name": name}, partition=partition, federation=settings)
     plain = Federation(config, blobs, tiny_net())
     list(plain)
     monkeypatch.setattr(Vectorised, "step_for", run_traced)
+    for function in (tracing.traced, tracing.traced_for_any_number):
+        monkeypatch.setattr(vectorised, function.__name__, counted(function))
+    monkeypatch.setattr(vectorised, "compiled", lambda module: module)
     compiled = Federation(config, blobs, tiny_net())
     list(compiled)
+    assert len(ready) > 3  # numbers of clients; and how many of these steps were traced:
+    assert calls == {"traced": 2, "traced_for_any_number": 1}
     for leaf_name, leaf in plain.state.w.items():
         torch.testing.assert_close(compiled.state.w[leaf_name], leaf, rtol=0, atol=1e-13)
+
+
+def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_number():
+    tensors, axes = [torch.zeros(3, 2)], [0]
+
+    def with_one_more(x: torch.Tensor) -> None:
+        x.add_(torch.ones(len(x) + 1, 2)[1:])
+
+    def proportional(x: torch.Tensor) -> None:
+        x.add_(torch.ones(2 * len(x)).view(-1, 2))
+
+    assert tracing.traced_for_any_number(with_one_more, tensors, axes) is None
+    assert tracing.traced_for_any_number(lambda x: x.add_(1) if len(x) == 7 else x.mul_(2), tensors, axes) is None
+    module = tracing.traced_for_any_number(proportional, tensors, axes)
+    assert module is not None
+    x = torch.zeros(5, 2)
+    module(x)
+    assert torch.equal(x, torch.ones(5, 2))
 
 
 def test_dropout_is_refused(blobs: Dataset, make_config: MakeConfig):

@@ -1,4 +1,4 @@
-"""The command line: run, sweep, compare, report, export, leaderboard, algorithms, bench, data."""
+"""The command line: run, sweep, compare, report, export, leaderboard, algorithms, bench, data, paper."""
 
 import json
 import sys
@@ -25,6 +25,7 @@ from fedntd.federation import Diverged
 from fedntd.grid import expand
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
+from fedntd.paper.cli import app as paper_app
 from fedntd.presets import find_table
 from fedntd.record import Record, collector_paused, read_run, read_runs
 from fedntd.report.export import ROWS, TRACKERS, find_runs, track, write_rows
@@ -45,6 +46,7 @@ app = typer.Typer(
 
 app.add_typer(data_app, name="data")
 app.command()(sweep)
+app.add_typer(paper_app, name="paper")
 
 stdout = Console()
 SIZES = ("state_bytes", "extra_up_bytes", "extra_down_bytes")

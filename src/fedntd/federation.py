@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedntd import plan, tree
 from fedntd.algorithms import FedAvg
@@ -38,6 +38,7 @@ class Opened(NamedTuple):
     number: int
     cohort: list[int]
     contexts: list[Context]
+    p: Tensor  # each client's weight in the mean
     lr: float
     measure_locals: bool
 
@@ -152,13 +153,15 @@ class Federation:
         lr, *varying = torch.tensor([rate, *self.varying.values()], dtype=self.storage, device=self.device)
         values, momentum = dict(zip(self.varying, varying, strict=True)), config.optimiser.momentum
         contexts = [Context(w_sent, shared, self.own(k), lr, momentum, self.class_counts[k], values) for k in cohort]
-        return Opened(round, cohort, contexts, rate, asks_for_locals(config, round))
+        shares = self.shares[cohort]
+        # sent to the device now, since copies wait for all that was launched before them
+        p = torch.tensor(shares / shares.sum(), dtype=self.storage, device=self.device)
+        return Opened(round, cohort, contexts, p, rate, asks_for_locals(config, round))
 
     def aggregate(self, opened: Opened, up: Tree) -> tuple[Weights, dict]:
         """The new global weights and server state."""
-        shares = self.shares[opened.cohort]
-        p = torch.tensor(shares / shares.sum(), dtype=self.storage, device=self.device)
-        return self.algorithm.aggregate(self.state.w, self.state.server, up, p, float(shares.sum()))
+        fraction = float(self.shares[opened.cohort].sum())
+        return self.algorithm.aggregate(self.state.w, self.state.server, up, opened.p, fraction)
 
     def close_round(
         self, opened: Opened, trained: Trained, w: Weights, server: dict, counts: Counts, seconds: float

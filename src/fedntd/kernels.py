@@ -68,8 +68,10 @@ LIBRARY.define(
 )
 
 
-def channels_last(*shape: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty [G, B, C, H, W] whose memory is [G, B, H, W, C]."""
+def empty_images(*shape: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty [G, B, C, H, W]; for Triton's kernels its memory is [G, B, H, W, C]."""
+    if not is_fast(like):
+        return like.new_empty(shape, dtype=dtype or like.dtype)
     groups, batch, channels, height, width = shape
     return like.new_empty(groups, batch, height, width, channels, dtype=dtype or like.dtype).permute(0, 1, 4, 2, 3)
 
@@ -135,9 +137,9 @@ def fake_forward(x: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> tuple[T
             groups, triton_kernels.bordered_size(batch, channels, height, width, weight.shape[-1] // 2)[-1]
         )
     if not pool:
-        return channels_last(groups, batch, weight.shape[1], height, width, like=x), empty_index(x), images
+        return empty_images(groups, batch, weight.shape[1], height, width, like=x), empty_index(x), images
     shape = (groups, batch, weight.shape[1], height // 2, width // 2)
-    return channels_last(*shape, like=x), channels_last(*shape, like=x, dtype=torch.uint8), images
+    return empty_images(*shape, like=x), empty_images(*shape, like=x, dtype=torch.uint8), images
 
 
 def fake_backward(
@@ -145,7 +147,7 @@ def fake_backward(
 ) -> tuple[Tensor, Tensor]:
     scale = 2 if pool else 1
     groups, batch, _, height, width = dy.shape
-    dx = channels_last(groups, batch, weight.shape[2], scale * height, scale * width, like=dy)
+    dx = empty_images(groups, batch, weight.shape[2], scale * height, scale * width, like=dy)
     return dx if need_dx else dy.new_empty(groups), dy.new_empty(weight.shape)
 
 
@@ -153,20 +155,20 @@ def fold_into_groups(operator: Callable) -> Callable:
     """A further vectorised axis is more groups; what is not vectorised along it is shared, without a copy."""
 
     def rule(info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
+        # not info.batch_size, which is a plain number even where sizes are symbols
+        size = next(a.shape[dim] for a, dim in zip(arguments, in_dims, strict=True) if dim is not None)
         folded = []
         for argument, dim in zip(arguments, in_dims, strict=True):
             if isinstance(argument, Tensor):
-                by_axis = (
-                    argument.movedim(dim, 0) if dim is not None else argument.expand(info.batch_size, *argument.shape)
-                )
+                by_axis = argument.movedim(dim, 0) if dim is not None else argument.expand(size, *argument.shape)
                 # merging a shared axis of one group keeps its stride of zero
                 folded.append(by_axis[:, 0] if by_axis.shape[1] == 1 else by_axis.flatten(0, 1))
             else:
                 folded.append(argument)
         results = operator(*folded)
         if isinstance(results, Tensor):
-            return results.unflatten(0, (info.batch_size, -1)), 0
-        return tuple(r.unflatten(0, (info.batch_size, -1)) for r in results), (0,) * len(results)
+            return results.unflatten(0, (size, -1)), 0
+        return tuple(r.unflatten(0, (size, -1)) for r in results), (0,) * len(results)
 
     return rule
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from fedntd import tree
 from fedntd.algorithms import FedAvg
@@ -34,6 +34,7 @@ from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
 from fedntd.plan import Plan
+from fedntd.tracing import compiled, mark_clients, traced, traced_for_any_number
 from fedntd.tree import Tree, Weights
 
 T = TypeVar("T")
@@ -97,6 +98,7 @@ class Vectorised:
         """Let go of all that is kept from round to round."""
         self.buffers: dict[int, Buffers] = {}  # by number of clients
         self.steps: dict[tuple[int, ...], Callable[[Tensor], None]] = {}  # by numbers of clients and samples
+        self.for_any_number: dict[int, Callable[..., None] | None] = {}  # compiled steps, by number of samples
         self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
         # graphs are replayed one after the other and leave nothing behind in it, so they can share their memory
         self.pool = torch.cuda.graph_pool_handle() if self.on_gpu else None
@@ -184,12 +186,51 @@ class Vectorised:
         key = (len(buffers.loss), clients, width)
         if key not in self.steps:
             part = buffers.first(clients, self.axes)
-            self.steps[key] = (
-                captured(self.step, part, (PLANNED, clients, width), self.pool)
-                if self.on_gpu
-                else lambda plan: self.step(part, plan)
-            )
+            self.steps[key] = self.captured(part, width) if self.on_gpu else lambda plan: self.step(part, plan)
         return self.steps[key]
+
+    def captured(self, buffers: Buffers, width: int) -> Callable[[Tensor], None]:
+        """The step on `buffers`, compiled and captured; what is returned copies a plan in and replays the graph."""
+        step, tensors, plan = self.compilable(buffers, width)
+        changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
+        before = tree.map(torch.clone, changing)
+        with torch.no_grad():
+            graph, _ = graph_of(lambda: step(*tensors), self.pool)
+        tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
+
+        def replay(new_plan: Tensor) -> None:
+            plan.copy_(new_plan)
+            graph.replay()
+
+        return replay
+
+    def compilable(self, buffers: Buffers, width: int) -> tuple[Callable[..., None], list[Tensor], Tensor]:
+        """The step as a function of tensors alone, the tensors to call it with, and the plan among them.
+
+        For the whole cohort (in most rounds of most runs nothing else is needed) and for a single client it is compiled
+        with just these sizes; for all numbers between, together, if that can be done.
+        """
+        clients = len(buffers.loss)
+        plan = torch.zeros((PLANNED, clients, width), dtype=torch.int64, device=self.train_part.device)
+        plan[1] = 1  # all samples are real
+        arguments = (buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), plan)
+        differs = [(0, arguments[:3]), *((getattr(self.axes, k), v) for k, v in arguments[3].items()), (1, plan)]
+        axes = [axis for axis, tensors in differs for _ in pytree.tree_leaves(tensors)]
+        tensors, form = pytree.tree_flatten(arguments)
+
+        def on_tensors(*tensors: Tensor) -> None:
+            w, velocity, loss, ctx, plan = pytree.tree_unflatten(tensors, form)
+            self.step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
+
+        if clients > 1 and clients not in self.buffers:
+            if width not in self.for_any_number:
+                module = traced_for_any_number(on_tensors, tensors, axes)
+                self.for_any_number[width] = module and compiled(module)
+            step = self.for_any_number[width]
+            if step:
+                mark_clients(tensors, axes)
+                return step, tensors, plan
+        return compiled(traced(on_tensors, tensors)), tensors, plan
 
     def step(self, b: Buffers, plan: Tensor) -> None:
         """`local_step` of all clients at once; the buffers change in place."""
@@ -304,40 +345,6 @@ def by_client(f: Callable[..., Tensor], axes: Context, first: Context, *rest: Co
 
 def stacked(contexts: list[Context], axes: Context) -> Context:
     return by_client(lambda *leaves: torch.stack(leaves), axes, *contexts)
-
-
-def captured(
-    step: Callable[[Buffers, Tensor], None], buffers: Buffers, plan_shape: tuple[int, ...], pool: Any
-) -> Callable[[Tensor], None]:
-    """`step` on `buffers`, traced, compiled and captured; what is returned copies a plan in and replays the graph."""
-    plan = torch.zeros(plan_shape, dtype=torch.int64, device=buffers.loss.device)
-    plan[1] = 1  # all samples are real
-    changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
-    before = tree.map(torch.clone, changing)
-    traced_step, inputs = traced(step, buffers, plan)
-    compiled = torch.compile(traced_step, fullgraph=True)
-    with torch.no_grad():
-        graph, _ = graph_of(lambda: compiled(*inputs), pool)
-    tree.map(Tensor.copy_, changing, before)  # tracing, warming up and capturing took steps
-
-    def replay(new_plan: Tensor) -> None:
-        plan.copy_(new_plan)
-        graph.replay()
-
-    return replay
-
-
-def traced(
-    step: Callable[[Buffers, Tensor], None], buffers: Buffers, plan: Tensor
-) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    """`step` as a function of tensors alone, and the tensors it is to be called with. In it, vmap and grad are resolved
-    into plain operations, our convolutions among them, which the compiler could not follow through vmap itself."""
-
-    def on_tensors(w: Weights, velocity: Weights, loss: Tensor, ctx: dict, plan: Tensor) -> None:
-        step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
-
-    inputs = (buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), plan)
-    return make_fx(on_tensors)(*inputs), inputs
 
 
 def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:

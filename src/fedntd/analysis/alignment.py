@@ -1,0 +1,70 @@
+"""Weight alignment (Lee et al. 2022, section 5.1): do the neurons of two models stand for the same classes?
+
+A neuron prefers the class on whose test samples its activation is largest on average. The alignment of a layer between
+two models is the share of its neurons that prefer the same class in both.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from fedntd.data.device import DevicePart
+from fedntd.errors import FedntdError, did_you_mean
+from fedntd.metrics import in_batches
+from fedntd.models.functional import Batch, Model
+from fedntd.tree import Weights
+
+
+def alignment(model: Model, w_a: Weights, w_b: Weights, data: DevicePart, layer: str = "") -> float:
+    """The share of the layer's neurons whose preferred class is the same with weights `w_a` and `w_b`."""
+    a, b = (preferred_classes(model, w, data, layer) for w in (w_a, w_b))
+    return float((a == b).double().mean())
+
+
+def preferred_classes(model: Model, w: Weights, data: DevicePart, layer: str = "") -> Tensor:
+    """Of each neuron of the layer, the class with the largest mean activation: [neuron]."""
+    return mean_activations(model, w, data, layer).argmax(0)
+
+
+@torch.no_grad()
+def mean_activations(model: Model, w: Weights, data: DevicePart, layer: str = "") -> Tensor:
+    """The mean activation of each neuron on the samples of each class: [class, neuron].
+
+    `layer` is a module of the network by its name, whose output is taken; by default the features, what the last
+    layer sees. A channel of a convolution is one neuron: its mean over the image counts.
+    """
+    classes = int(data.y.max()) + 1
+    total, samples = torch.zeros(()), torch.zeros(classes, dtype=torch.float64, device=data.y.device)
+    for places in in_batches(len(data)):
+        batch = data.plain(places)
+        active = activations(model, w, batch, layer).double()
+        of_class = (batch.y[:, None] == torch.arange(classes, device=batch.y.device)).double()  # [B, C]
+        total = total.to(active) + of_class.T @ active
+        samples += of_class.sum(0)
+    return total / samples[:, None]
+
+
+def activations(model: Model, w: Weights, batch: Batch, layer: str = "") -> Tensor:
+    """[sample, neuron]."""
+    if not layer:
+        z = model.frozen(w, batch).z
+        if z is None:
+            raise FedntdError("the model returns no features, Out(logits, z); name one of its layers instead")
+        return z
+    modules = dict(model.module.named_modules())
+    if layer not in modules:
+        raise FedntdError(
+            f"the model has no layer '{layer}'; {did_you_mean(layer, [name for name in modules if name])}"
+        )
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, __: object, output: Tensor) -> None:
+        caught.append(output)
+
+    hook = modules[layer].register_forward_hook(catch)
+    try:
+        model.frozen(w, batch)
+    finally:
+        hook.remove()
+    if len(caught) != 1:
+        raise FedntdError(f"layer '{layer}' is used {len(caught)} times in a forward pass, so its output is not one")
+    return caught[0].flatten(2).mean(2) if caught[0].ndim > 2 else caught[0]

@@ -1,0 +1,170 @@
+"""Rounds with their local models: a run taken up from its folder, and training watched from inside."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fedntd import tree
+from fedntd.algorithms.base import Context
+from fedntd.config import Choice, Config
+from fedntd.errors import require
+from fedntd.federation import Federation
+from fedntd.local import local_step
+from fedntd.metrics import Vector, count, in_batches, in_local, out_local
+from fedntd.optim import learning_rate
+from fedntd.plan import cohort, local_plan
+from fedntd.record import Record, State, load_checkpoint, read_run
+from fedntd.tree import Weights
+
+
+def reopen(path: str | Path, **changes: Any) -> Federation:
+    """The federation of a run folder as its checkpoint has it, ready for the next round.
+
+    `changes` replace settings of the run, such as `algorithm=Choice("fedntd")` or `device="cpu"`: the weights stay, and
+    what the old algorithm kept at server and clients is forgotten with it.
+    """
+    path = Path(path)
+    run = read_run(path)
+    file = path / "checkpoint.safetensors"
+    require(file.is_file(), f"{path} has no checkpoint; keep the run's folder whole, or run it again")
+    config = replace(run.config, **changes)
+    federation = Federation(config)
+    state = load_checkpoint(file, federation.device)
+    if config.algorithm != run.config.algorithm:
+        state = State(state.w, federation.algorithm.init_server(state.w), {}, state.round)
+    federation.take_up(state, run.records[: state.round])
+    return federation
+
+
+def start_from(config: Config, w: Weights, round: int = 0) -> Federation:
+    """A federation that begins with the weights `w`, as if `round` rounds were over."""
+    federation = Federation(config)
+    w = {name: leaf.to(federation.device, federation.storage) for name, leaf in w.items()}
+    federation.take_up(State(w, federation.algorithm.init_server(w), {}, round), [])
+    return federation
+
+
+def next_cohort(federation: Federation) -> list[int]:
+    """The clients that train in the next round."""
+    settings, round = federation.config.federation, federation.state.round + 1
+    return cohort(federation.config.seed, round, settings.clients, settings.ratio)
+
+
+def class_accuracy(federation: Federation, w: Weights) -> Vector:
+    """Of any weights, on the federation's test part: [class]."""
+    engine = federation.engine
+    return count(engine.model, w, engine.test_part, in_batches(len(engine.test_part)), engine.classes).class_accuracy
+
+
+def with_algorithm(config: Config, name: str, **options: Any) -> Config:
+    return replace(config, algorithm=Choice(name, options))
+
+
+# --- whole rounds -----------------------------------------------------------------------------------------------
+
+
+class Inside(NamedTuple):
+    """A round and the models in it."""
+
+    record: Record
+    before: Vector  # class-wise accuracy of the global model that was sent out
+    w_g: Weights  # the global model that was sent out: distributed global, W_G^(t-1)
+    w_k: dict[str, Any]  # the cohort's models after training, every leaf [client, ...]: locals, W_L^(t)
+    w: Weights  # the aggregated global model, W_G^(t)
+
+    def local(self, i: int) -> Weights:
+        """The model of the cohort's i-th client."""
+        return {name: leaf[i] for name, leaf in self.w_k.items()}
+
+
+def watch(federation: Federation) -> Iterator[Inside]:
+    """Train as `for record in federation` does, and show each round from inside."""
+    while federation.state.round < federation.config.federation.rounds:
+        yield next_round(federation)
+
+
+def next_round(federation: Federation) -> Inside:
+    """Play one round, whether or not the run was meant to have so many."""
+    before = federation.history[-1] if federation.history else class_accuracy(federation, federation.state.w)
+    algorithm = federation.algorithm
+    w_g = algorithm.send(federation.state.w, federation.state.server)
+    watching = Watching(algorithm)
+    federation.algorithm = watching  # pyright: ignore[reportAttributeAccessIssue] (it answers as the algorithm does)
+    try:
+        record = federation.play_round()
+    finally:
+        federation.algorithm = algorithm
+    return Inside(record, before, w_g, tree.map(torch.add, watching.delta, w_g), federation.state.w)
+
+
+class Watching:
+    """An algorithm that answers as the given one does, and keeps what the clients' weights moved by."""
+
+    def __init__(self, algorithm: Any) -> None:
+        self.algorithm = algorithm
+        self.delta: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.algorithm, name)
+
+    def aggregate(self, w_g: Weights, server: Any, up: Any, *rest: Any) -> Any:
+        self.delta = tree.map(torch.clone, up["delta"])  # an engine may use its memory again
+        return self.algorithm.aggregate(w_g, server, up, *rest)
+
+
+# --- one client, step by step -----------------------------------------------------------------------------------
+
+
+class Trace(NamedTuple):
+    """Test accuracy of a client's model while it trains. Step 0 is the global model that it received."""
+
+    steps: list[int]
+    class_accuracy: Vector  # [step, class]
+    in_local: Vector  # [step]
+    out_local: Vector
+
+
+def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
+    """Train `client` as it would be in the next round, and test its model every so many steps and after the last.
+
+    The federation stays as it is.
+    """
+    require(every >= 1, f"every must be at least 1, not {every}")
+    config, engine, state = federation.config, federation.engine, federation.state
+    settings, dataset, round = config.federation, federation.dataset, state.round + 1
+    plan = local_plan(
+        *(config.seed, round, client, federation.parts[client]),
+        *(settings.local_epochs, settings.batch_size, dataset.augment, dataset.shape),
+        **{name: getattr(settings, name) for name in ("drop_last",) if hasattr(settings, name)},
+    )
+    lr = torch.tensor(learning_rate(config.optimiser, round), dtype=federation.storage, device=federation.device)
+    algorithm = federation.algorithm
+    w_g, shared = algorithm.send(state.w, state.server), algorithm.broadcast(state.server)
+    counts, momentum = federation.class_counts[client], config.optimiser.momentum
+    ctx = Context(w_g, shared, federation.own(client), lr, momentum, counts)
+
+    w, velocity = w_g, tree.zeros_like(w_g)
+    steps, accuracies = [0], [class_accuracy(federation, w)]
+    for step, (samples, draws) in enumerate(plan.batches(), start=1):
+        batch = engine.train_part.batch(samples, draws)
+        w, velocity, _ = local_step(algorithm, engine.model, engine.optimiser, w, velocity, batch, ctx)
+        if step % every == 0 or step == plan.steps:
+            steps.append(step)
+            accuracies.append(class_accuracy(federation, w))
+    p = federation.p[client]
+    inside, outside = [in_local(a, p) for a in accuracies], [out_local(a, p) for a in accuracies]
+    return Trace(steps, np.array(accuracies), np.array(inside), np.array(outside))
+
+
+def out_of(p: Vector | Sequence[float]) -> Vector:
+    """The out-local distribution of in-local distributions [..., class]: (1 - p) / (C - 1), definition 1.
+
+    >>> out_of([0.5, 0.5, 0.0]).tolist()
+    [0.25, 0.25, 0.5]
+    """
+    p = np.asarray(p, dtype=float)
+    return (1 - p) / (p.shape[-1] - 1)

@@ -1,0 +1,289 @@
+"""fedntd paper: the paper's tables and figures, what they cost, and the ledger of what has been measured."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+from rich.text import Text
+
+from fedntd.config import Config
+from fedntd.data.cli import AsJson, Settings
+from fedntd.errors import FedntdError, require
+from fedntd.federation import Diverged
+from fedntd.paper.item import RULES, Setting
+from fedntd.paper.items import ITEMS, find
+from fedntd.paper.ledger import distinct, find_runs, put, read_store, record
+from fedntd.paper.runner import Workshop, wanted
+from fedntd.paper.tables import Table, aside
+from fedntd.record import read_json
+from fedntd.report.summary import duration, thing
+
+LEDGER = Path("docs/results/ledger")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The paper's tables and figures by name, beside the published numbers.",
+    epilog="Items: " + ", ".join(ITEMS),
+)
+stdout, stderr = Console(), Console(stderr=True)
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Where runs and pages are kept.", show_default="runs/paper"),
+]
+Ledger = Annotated[Path, typer.Option("--ledger", metavar="DIR", help="Recorded runs, which need not be made again.")]
+Small = Annotated[bool, typer.Option("--small", help="A rehearsal on the packaged images, in minutes on a CPU.")]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Runs of each cell.", show_default="the item's own: 3 for tables")
+]
+Protocol = Annotated[
+    str, typer.Option("--protocol", help=f"{' or '.join(RULES)}: learning rate, and what an accuracy in a table is.")
+]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option("--cells", metavar="CELL", help='Only these: a row, a column, or "row/column"; repeatable.'),
+]
+NoTrain = Annotated[bool, typer.Option("--no-train", help="Draw what is there; train nothing.")]
+
+
+def open_workshop(out: Path | None, small: bool, ledger: Path) -> Workshop:
+    out = out or Path("runs/paper-small" if small else "runs/paper")
+    book = ledger if ledger.is_dir() else None
+    return Workshop(out, read_store(out, book), book)
+
+
+# --- what there is ----------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_items(
+    out: Out = None,
+    small: Small = False,
+    seeds: Seeds = None,
+    protocol: Protocol = "released",
+    settings: Settings = None,
+    ledger: Ledger = LEDGER,
+    as_json: AsJson = False,
+) -> None:
+    """List the items: how many runs each needs, how many are done, and about how long the others take here.
+
+    The time is that of one run after the other, from a measurement that is made once and kept in --out.
+
+    Example: [b]fedntd paper list --small[/b]
+    """
+    from fedntd.paper.estimate import estimate
+
+    setting = Setting(small, seeds, protocol, tuple(settings or ()))
+    shop = open_workshop(out, small, ledger)
+    rows = []
+    for name in ITEMS:
+        item = find(name)
+        runs = distinct([run.config for run in wanted(item, setting)])
+        missing = distinct(shop.missing(item, setting))
+        seconds = sum(estimate(missing, shop.out))
+        row = {"name": name, "title": item.title, "paper": item.paper, "runs": len(runs)}
+        rows.append({**row, "done": len(runs) - len(missing), "seconds": seconds})
+    if as_json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    table = Grid("item", "what it shows", box=SIMPLE_HEAD)
+    for title in ("runs", "done", "time left"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        left = "–" if row["done"] == row["runs"] else duration(row["seconds"])
+        table.add_row(row["name"], row["title"], str(row["runs"] or "–"), str(row["done"] or "–"), left)
+    stdout.print(table)
+    stdout.print("Items share runs, and runs of one shape are trained together on a GPU: all take less than the sum.")
+
+
+# --- making items -----------------------------------------------------------------------------------------------
+
+
+def make(
+    names: Sequence[str],
+    setting: Setting,
+    cells: Sequence[str],
+    out: Path | None,
+    ledger: Path,
+    no_train: bool,
+) -> None:
+    items = [find(name) for name in names]
+    shop = open_workshop(out, setting.small, ledger)
+    missing = distinct([config for item in items for config in shop.missing(item, setting, cells)])
+    problems: dict[str, int] = {}
+    if missing and not no_train:
+        try:
+            problems = train(shop, missing)
+        except KeyboardInterrupt:
+            stderr.print("interrupted; the same command goes on where this one stopped", soft_wrap=True)
+            raise typer.Exit(130) from None
+        shop = open_workshop(shop.out, setting.small, ledger)
+
+    # matplotlib takes its time to import
+    from fedntd.paper.render import draw, write_item, write_page
+
+    for item in items:
+        if shop.measure(item, setting):
+            print(f"{item.name}: measured", file=sys.stderr)
+        results = shop.results(item, setting)
+        write_item(results, shop.out)
+        if len(items) == 1:
+            for drawn in draw(results):
+                if isinstance(drawn, Table):
+                    wide = terminal_table(drawn)
+                    fits = Console(width=10_000).measure(wide).maximum <= stdout.width
+                    stdout.print(wide if fits else terminal_list(drawn))
+    page = write_page(shop.out, setting.small)
+    stdout.print(f"page: {escape(str(page.resolve()))}", soft_wrap=True)
+    for problem, count in problems.items():
+        stderr.print(f"[bold red]not made:[/] {count} runs: {escape(problem)}", soft_wrap=True)
+    if problems:
+        raise typer.Exit(1)
+
+
+def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
+    """Train, telling how far it is; the errors that kept runs from being made, with how many."""
+    problems: dict[str, int] = {}
+    rounds = sum(config.federation.rounds for config in configs)
+    ended = 0
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=None))
+    columns += (TextColumn("{task.completed}/{task.total} rounds"), TimeRemainingColumn())
+    with Progress(*columns, console=stderr, expand=True, disable=not stderr.is_terminal) as bar:
+        task = bar.add_task(f"{len(configs)} runs", total=rounds)
+        with closing(shop.train(configs)) as events:
+            for config, event in events:
+                ending = ""
+                if isinstance(event, Diverged):
+                    ending = f"failed: {event}"
+                elif isinstance(event, FedntdError):
+                    ending = f"not made: {event}"
+                    problems[str(event)] = problems.get(str(event), 0) + 1
+                else:
+                    bar.update(task, completed=bar.tasks[0].completed + 1)
+                    if event.round == config.federation.rounds:
+                        ending = f"accuracy {100 * event.accuracy:.2f} %, F {event.forgetting:.2f}"
+                if ending:
+                    ended += 1
+                    bar.update(task, description=f"{ended} of {len(configs)} runs")
+                    where = f"{thing(config.data.name)}, {config.partition.name}"
+                    what = f"{config.algorithm.name} on {where}, seed {config.seed}"
+                    stderr.print(f"[{ended} of {len(configs)}] {what}: {ending}", markup=False, soft_wrap=True)
+    return problems
+
+
+def terminal_table(table: Table) -> Grid:
+    grid = Grid(box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", leading=1)
+    grid.add_column(table.corner)
+    for column in table.columns:
+        grid.add_column(column, justify="right")
+    for row in table.rows:
+        told = []
+        for column in table.columns:
+            cell = table.cell(row, column)
+            if isinstance(cell, str):
+                told.append(Text(cell))
+                continue
+            text = Text(table.measured(cell), style="bold" if table.is_best(row, column) else "")
+            extra = [table.beside(cell), table.arrow(row, column)]
+            text.append("".join(f" {part}" for part in extra if part), style="not bold")
+            for line in filter(None, (aside(table, cell), table.notes(cell))):
+                text.append(f"\n{line}", style="not bold dim")
+            told.append(text)
+        grid.add_row(row, *told)
+    return grid
+
+
+def terminal_list(table: Table) -> Grid:
+    """A line for each cell, where the table would be too wide."""
+    grid = Grid(table.corner, "", box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold")
+    for heading in ("measured", "paper", "difference"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    hidden = 0
+    for row in table.rows:
+        for column in table.columns:
+            cell = table.cell(row, column)
+            if isinstance(cell, str):
+                grid.add_row(row, column, cell, "", "")
+                continue
+            if not cell.done:
+                hidden += 1
+                continue
+            style = "bold" if table.is_best(row, column) else ""
+            parts = (table.measured(cell), table.beside(cell), table.arrow(row, column), table.notes(cell))
+            measured = Text(" ".join(filter(None, parts)), style=style)
+            grid.add_row(row, column, measured, table.printed(cell), table.difference(cell))
+        grid.add_section()
+    grid.caption = f"{hidden} cells are open" if hidden else None
+    return grid
+
+
+def command(names: Sequence[str]) -> Callable[..., None]:
+    def run(
+        cells: Cells = None,
+        seeds: Seeds = None,
+        out: Out = None,
+        small: Small = False,
+        protocol: Protocol = "released",
+        settings: Settings = None,
+        ledger: Ledger = LEDGER,
+        no_train: NoTrain = False,
+    ) -> None:
+        setting = Setting(small, seeds, protocol, tuple(settings or ()))
+        make(names, setting, cells or (), out, ledger, no_train)
+
+    return run
+
+
+for name in ITEMS:
+    text = f"Make {name}: train what is missing, draw what is there."
+    app.command(name, help=f"{text}\n\nExample: [b]fedntd paper {name} --small[/b]", hidden=True)(command([name]))
+app.command("all", help="Make every item.\n\nExample: [b]fedntd paper all --small[/b]")(command(list(ITEMS)))
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------
+
+
+@app.command("record")
+def record_runs(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders of them, or --out folders of items.")
+    ],
+    ledger: Ledger = LEDGER,
+) -> None:
+    """Add finished runs, and what items measured on them, to the ledger.
+
+    Example: [b]fedntd paper record runs/paper[/b]
+    """
+    paths = [path for place in runs for path in find_runs(place)]
+    files = record(paths, ledger)
+    measured = [file for place in runs for file in sorted((place / "measured").glob("*.json"))]
+    kept = [file for file in measured if not read_json(file)["small"]]
+    for file in kept:
+        put(ledger / "measured" / file.name, file.read_text(encoding="utf-8"))
+    stdout.print(f"{len(files)} runs and {len(kept)} measurements recorded in {escape(str(ledger))}", soft_wrap=True)
+
+
+@app.command("page")
+def write_results(
+    ledger: Ledger = LEDGER,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "docs/results.md"
+    ),
+) -> None:
+    """Write what the ledger shows as a Markdown page: tables, figures, and whether the paper's claims hold.
+
+    Example: [b]fedntd paper page[/b]
+    """
+    from fedntd.paper.results import write_results_page
+
+    require(ledger.is_dir(), f"there is no ledger {ledger}; fedntd paper record makes one")
+    stdout.print(f"page: {escape(str(write_results_page(ledger, out).resolve()))}", soft_wrap=True)

@@ -1,0 +1,87 @@
+"""How long runs will take on this machine: counted passes of samples through the network, times a quick measurement."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from fedntd.algorithms.requirements import requirements
+from fedntd.config import Config, call, from_table
+from fedntd.data.dataset import from_tensors
+from fedntd.data.datasets import SUMMARIES
+from fedntd.federation import Federation, choose_device, load_dataset
+from fedntd.paper.ledger import compact, put
+from fedntd.record import environment, read_json
+
+BACKWARD = 2  # a backward pass costs about two forward passes
+
+
+class Sizes(NamedTuple):
+    train: int
+    test: int
+    shape: tuple[int, ...]
+
+
+def sizes(config: Config) -> Sizes:
+    """Of the dataset, whose files need not be here if it is a known one."""
+    if config.data.name in SUMMARIES:
+        known = SUMMARIES[config.data.name]
+        return Sizes(config.data.train_size or known.train, known.test, known.shape)
+    dataset = load_dataset(config)
+    return Sizes(len(dataset.train.y), len(dataset.test.y), dataset.shape)
+
+
+def passes(config: Config) -> float:
+    """Forward passes of one sample that a run is worth."""
+    data, settings, every = sizes(config), config.federation, config.measure.local_every
+    cohort = max(1, round(settings.clients * settings.ratio))
+    size = data.train / settings.clients
+    needs = requirements(call("algorithm", config.algorithm), {"w": torch.zeros(1)})
+    step = 1 + BACKWARD + needs.extra_forwards + BACKWARD * needs.extra_backwards
+    training = cohort * (size * settings.local_epochs * step + needs.measure_samples * (1 + BACKWARD))
+    testing = data.test + (cohort * (data.test + size) / every if every else 0)
+    return settings.rounds * (training + testing)
+
+
+def speed_key(config: Config) -> str:
+    """What the time of a pass depends on."""
+    device = environment(choose_device(config))["device"]
+    shape = "×".join(map(str, sizes(config).shape))
+    return f"{device}, {config.engine}, {config.precision}, {config.model.name} on {shape}"
+
+
+def measure_pass(config: Config) -> float:
+    """Seconds of a forward pass of one sample, from a round of ten clients with fifty random images each."""
+    shape, classes = sizes(config).shape, 10
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (500, *shape), dtype=torch.uint8, generator=draw)
+    dataset = from_tensors("random", (x, torch.arange(500) % classes), (x[:100], torch.arange(100) % classes))
+    tiny = from_table(
+        {
+            "engine": config.engine,
+            "device": config.device,
+            "precision": config.precision,
+            "partition": {"name": "iid"},
+            "model": {"name": config.model.name, **config.model.options},
+            "algorithm": {"name": "fedavg"},
+            "federation": {"clients": 10, "ratio": 1.0, "local_epochs": 1, "rounds": 2},
+            "measure": {"local_every": 0},
+        }
+    )
+    _, second = Federation(tiny, dataset)  # the first round warms up, and on a GPU compiles
+    return second.seconds / (500 * (1 + BACKWARD) + 100)
+
+
+def estimate(configs: Iterable[Config], out: Path) -> list[float]:
+    """Seconds of each run by itself; runs that are trained together on a GPU take less. Speeds are kept in `out`."""
+    file = out / "speed.json"
+    speeds = read_json(file) if file.exists() else {}
+    seconds = []
+    for config in configs:
+        key = speed_key(config)
+        if key not in speeds:
+            speeds[key] = measure_pass(config)
+            put(file, compact(speeds) + "\n")
+        seconds.append(passes(config) * speeds[key])
+    return seconds

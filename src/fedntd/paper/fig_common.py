@@ -1,0 +1,104 @@
+"""What the figures share: colours of the methods, a longer rehearsal, the checkpoints that are measured."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedntd.config import Config
+from fedntd.paper.item import Cell, Results, Settings, shrink
+from fedntd.report.figures import styled, whole_numbers
+from fedntd.report.summary import PALETTE
+
+BLUE, RED, GREEN, PINK, ORANGE, SKY, GREY = PALETTE
+COLOURS = {
+    "FedAvg": BLUE,
+    "FedNTD": RED,
+    "FedCurv": PINK,
+    "FedProx": SKY,
+    "FedNova": ORANGE,
+    "SCAFFOLD": GREEN,
+    "MOON": GREY,
+    "FedAlign": GREEN,
+}
+METHODS = {"FedAvg": "fedavg", "FedNTD": "fedntd"}  # those that most figures compare
+# ten colours for ten classes, in which neighbours differ in brightness too
+CLASSES = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#999999", "#E69F00", "#332288", "#882255")
+# for the `about` of items that are measured from weights
+KEEP = " Measured from the last checkpoints of the runs: their folders must be kept."
+# section 2 of the paper was run with a rate that does not fall
+MOTIVATION: Settings = {"lr": 0.01, "decay": 1.0}
+
+
+def rehearse(rounds: int = 6, ratio: float | None = None) -> Callable[[Settings], Settings]:
+    """`item.shrink` with enough rounds and clients a round for a picture."""
+
+    def small(settings: Settings) -> Settings:
+        reduced = shrink(settings)
+        federation = {**reduced["federation"], "rounds": rounds}
+        return {**reduced, "federation": federation | ({"ratio": ratio} if ratio else {})}
+
+    return small
+
+
+def class_colour(c: int) -> str:
+    return CLASSES[c % len(CLASSES)]
+
+
+# --- runs -------------------------------------------------------------------------------------------------------
+
+
+def folders(results: Results) -> dict[Cell, list[Path]]:
+    """Of each cell that has any, the folders of its finished runs: there are their checkpoints."""
+    found = {cell: [run.folder for run in results.finished(*cell) if run.folder is not None] for cell in results}
+    return {cell: paths for cell, paths in found.items() if paths}
+
+
+def key(cell: Cell) -> str:
+    """Under which a cell's measurements are kept."""
+    return "/".join(cell)
+
+
+def training_of(config: Config) -> str:
+    """What the clients of a config own, in a few words: "CIFAR-10, LDA α=0.1"."""
+    names = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "cinic10": "CINIC-10"}
+    options = config.partition.options
+    split = {"sharding": f"s={options.get('s')}", "lda": f"α={options.get('alpha')}"}.get(config.partition.name, "IID")
+    return f"{names.get(config.data.name, config.data.name)}, {split}"
+
+
+# --- panels -----------------------------------------------------------------------------------------------------
+
+
+def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, list[list[Axes]]]:
+    """A figure in the look of the reports, and its axes [row][column]."""
+    with styled():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, [list(row) for row in axes]
+
+
+def percent(values: Sequence[float | None]) -> np.ndarray:
+    """100 times a measure of every round; not a number where it was not measured."""
+    return 100 * np.array(values, dtype=float)
+
+
+def rounds_axis(ax: Axes, rounds: int) -> None:
+    ax.set_xlim(0.5, rounds + 0.5)
+    ax.xaxis.set_major_locator(whole_numbers())
+
+
+def few(count: int) -> dict[str, Any]:
+    """Dots on the lines, where there are few points."""
+    return {"marker": "o", "markersize": 3} if count <= 25 else {}
+
+
+def band(ax: Axes, x: Any, mean: np.ndarray, std: np.ndarray, colour: str) -> None:
+    """Error bars where they can be told apart, else a band."""
+    if len(mean) <= 60:
+        ax.errorbar(x, mean, std, fmt="none", ecolor=colour, elinewidth=0.9, capsize=1.8, alpha=0.75)
+    else:
+        ax.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)

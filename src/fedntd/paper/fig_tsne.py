@@ -1,0 +1,137 @@
+"""Features of test samples in the global and the local models, laid out together by t-SNE."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from fedntd.analysis.features import features, tsne
+from fedntd.analysis.rounds import next_round, reopen, start_from
+from fedntd.config import Choice
+from fedntd.federation import Federation
+from fedntd.paper.fig_common import COLOURS, KEEP, class_colour, folders, panels, rehearse
+from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.report.figures import bare, plain
+
+CELL = ("FedAvg", "s=2")
+LOCALS = 10
+SAMPLES = 150  # of the test part, the same for every model
+CASES = {"homogeneous": ("iid", {}), "heterogeneous": ("sharding", {"s": 2})}
+
+
+def measure(results: Results) -> Mapping[str, Any]:
+    """A global model that heterogeneous clients have made; its run folder must be at hand."""
+    federation = reopen(folders(results)[CELL][0])
+    found = {case: local_features(federation, "fedavg", case) for case in CASES}
+    both = [*found["heterogeneous"], *local_features(federation, "fedntd", "heterogeneous")[1:]]
+    return {
+        "labels": federation.engine.test_part.y[:SAMPLES].cpu().numpy(),
+        "classes": list(federation.dataset.classes),
+        **{case: rounded(tsne(sets)) for case, sets in found.items()},
+        "both": rounded(tsne(both)),
+    }
+
+
+def local_features(trained: Federation, method: str, case: str) -> list[np.ndarray]:
+    """Of the trained global model, then of the clients that it is sent to, after local training."""
+    config = replace(trained.config, partition=Choice(*CASES[case]), algorithm=Choice(method))
+    federation = start_from(config, trained.state.w, trained.state.round)
+    inside = next_round(federation)
+    models = [inside.w_g, *(inside.local(i) for i in range(min(LOCALS, len(inside.record.cohort))))]
+    return [features(federation.engine.model, w, federation.engine.test_part, SAMPLES) for w in models]
+
+
+def rounded(points: Sequence[np.ndarray]) -> np.ndarray:
+    return np.round(np.stack(points).astype(float), 2)
+
+
+def render(results: Results) -> list[Plot]:
+    found = results.measured
+    if not found:
+        return []
+    cases = {f"{case} locals": np.array(found[case]) for case in CASES}  # [model, sample, 2]
+    by_class, by_local = panels(1, 2, 7.4, 4.0), panels(1, 2, 7.4, 4.0)
+    for (_, ((left, right),)), colours in ((by_class, class_colours), (by_local, local_colours)):
+        for ax, (title, points) in zip((left, right), cases.items(), strict=True):
+            scatter(ax, points, colours(points, found["labels"]))
+            ax.set_title(title)
+    name_classes(by_class[0], found["classes"])
+    locals_ = len(found["homogeneous"]) - 1
+    keys = [("global", "black"), *((f"local {i + 1}", local_colour(i)) for i in range(locals_))]
+    dots(by_local[0], keys, columns=6)
+
+    both = np.array(found["both"])
+    by_method, ((first, second),) = panels(1, 2, 7.4, 4.0)
+    of_method = ["black", *[COLOURS["FedAvg"]] * locals_, *[COLOURS["FedNTD"]] * locals_]
+    scatter(first, both, [[colour] * both.shape[1] for colour in of_method])
+    scatter(second, both, class_colours(both, found["labels"]))
+    first.set_title("by method")
+    second.set_title("by class")
+    name_classes(
+        by_method, found["classes"], [("global", "black"), ("FedAvg", COLOURS["FedAvg"]), ("FedNTD", COLOURS["FedNTD"])]
+    )
+    of = f"t-SNE of the features of {both.shape[1]} test samples in the global model and {locals_} local models"
+    return [
+        Plot("fig-tsne-class", by_class[0], f"{of}, coloured by class."),
+        Plot("fig-tsne-local", by_local[0], f"{of}, coloured by model."),
+        Plot("fig-tsne-method", by_method, f"{of} of either method, trained on heterogeneous clients."),
+    ]
+
+
+def class_colours(points: np.ndarray, labels: Sequence[int]) -> list[list[str]]:
+    return [[class_colour(c) for c in labels]] * len(points)
+
+
+def local_colours(points: np.ndarray, labels: Sequence[int]) -> list[list[str]]:
+    return [["black"] * len(labels), *([local_colour(i)] * len(labels) for i in range(len(points) - 1))]
+
+
+def local_colour(i: int) -> Any:
+    return colormaps["tab10"](i % 10)
+
+
+def scatter(ax: Axes, points: np.ndarray, colours: list[list[Any]]) -> None:
+    """In a mixed order, so that no model lies on top; the global model's points are stars."""
+    places, shades = points[1:].reshape(-1, 2), [c for one in colours[1:] for c in one]
+    order = np.random.default_rng(0).permutation(len(places))
+    ax.scatter(*places[order].T, c=[shades[i] for i in order], s=4, alpha=0.6, linewidths=0, rasterized=True)
+    ax.scatter(*points[0].T, c=colours[0], s=14, marker="*", linewidths=0, rasterized=True)
+    ax.set(xticks=[], yticks=[])
+    ax.set_box_aspect(1)
+    bare(ax)
+
+
+def name_classes(figure, classes: Sequence[str], more: Sequence[tuple[str, Any]] = ()) -> None:
+    dots(
+        figure,
+        [*more, *((plain(name), class_colour(c)) for c, name in enumerate(classes[:10]))],
+        columns=7 if more else 5,
+    )
+
+
+def dots(figure, keys: Sequence[tuple[str, Any]], columns: int) -> None:
+    handles = [
+        Line2D(
+            [], [], linestyle="none", marker="*" if name == "global" else "o", markersize=5, color=colour, label=name
+        )
+        for name, colour in keys
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=7, handletextpad=0.1)
+
+
+ITEM = Item(
+    name="fig-tsne",
+    title="Features after local training by t-SNE, CIFAR-10 s=2",
+    paper="Figures 19, 20 and 21",
+    about="A global model of 100 rounds on heterogeneous clients goes to homogeneous and to heterogeneous ones. The "
+    "paper: features gather by class in the first case, and by client in the second." + KEEP,
+    runs={CELL: table("cifar10-s2", federation={"rounds": 100})},
+    measure=measure,
+    render=render,
+    seeds=1,
+    small=rehearse(8, ratio=0.5),
+)

@@ -1,0 +1,116 @@
+"""What an item of the paper is made of: settings of its runs, what came of them, tables and plots."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedntd.config import Config, from_table, with_settings
+from fedntd.errors import require_one_of
+from fedntd.presets import preset
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedntd.paper.ledger import Result
+    from fedntd.paper.tables import Table
+
+Cell = tuple[str, str]  # row, column
+Settings = dict[str, Any]  # as in a config file
+
+# what an accuracy in a table is, under each protocol: the authors print a moving average over the rounds
+RULES = {"released": "final", "published": "ema"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the items' runs are to be made."""
+
+    small: bool = False  # a rehearsal on the packaged images
+    seeds: int | None = None  # None: as many as the item wants
+    protocol: str = "released"
+    settings: tuple[str, ...] = ()  # further ones, "key=value", for all runs
+
+    def __post_init__(self) -> None:
+        require_one_of("protocol", self.protocol, RULES)
+
+    @property
+    def rule(self) -> str:
+        return RULES[self.protocol]
+
+
+class Plot(NamedTuple):
+    name: str  # of its files
+    figure: "Figure"
+    caption: str
+
+
+class Results(dict[Cell, "list[Result]"]):
+    """Of an item: for each cell the runs that finished or failed, in the order of their seeds (none: an empty list)."""
+
+    def __init__(
+        self, item: "Item", setting: Setting, found: Mapping[Cell, "list[Result]"], measured: Mapping[str, Any]
+    ) -> None:
+        super().__init__({cell: list(found.get(cell, [])) for cell in item.runs})
+        self.item, self.setting, self.measured = item, setting, dict(measured)
+
+    def __missing__(self, cell: Cell) -> "list[Result]":
+        return []
+
+    def finished(self, row: str, column: str) -> "list[Result]":
+        return [result for result in self[row, column] if result.status == "finished"]
+
+    def config(self, row: str, column: str, seed: int = 0) -> Config:
+        return self.item.config((row, column), seed, self.setting)
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    title: str
+    paper: str  # where it stands in the paper
+    about: str
+    runs: Mapping[Cell, Settings]
+    render: Callable[[Results], "Sequence[Table | Plot]"]
+    measure: Callable[[Results], Mapping[str, Any]] | None = None
+    seeds: int = 3
+    small: Callable[[Settings], Settings] = field(default=lambda settings: shrink(settings))
+
+    def config(self, cell: Cell, seed: int, setting: Setting) -> Config:
+        settings = self.runs[cell]
+        settings = self.small(settings) if setting.small else settings
+        settings = {"protocol": setting.protocol, **settings, "seed": seed}
+        return from_table(with_settings(settings, setting.settings))
+
+    def wanted_seeds(self, setting: Setting) -> int:
+        return setting.seeds or (1 if setting.small else self.seeds)
+
+
+def table(name: str, algorithm: str | Settings = "fedavg", **sections: Settings) -> Settings:
+    """The settings of a preset with those of `sections` over them, and no measuring of local models unless asked for.
+
+    >>> table("mnist-s2", "fedprox", federation={"rounds": 9})["federation"]
+    {'clients': 100, 'ratio': 0.1, 'local_epochs': 3, 'rounds': 9}
+    """
+    chosen = {"name": algorithm} if isinstance(algorithm, str) else algorithm
+    settings = {**preset(name), "algorithm": dict(chosen), "measure": {"local_every": 0}}
+    for section, values in sections.items():
+        settings[section] = {**settings.get(section, {}), **values}
+    return settings
+
+
+def shrink(settings: Settings) -> Settings:
+    """The same on a few packaged images, with a fifth of the clients and of the epochs, for five rounds."""
+    given = settings.get("federation", {})
+    clients = max(10, given.get("clients", 100) // 5)
+    federation = {
+        **given,
+        "clients": clients,
+        "rounds": 5,
+        "local_epochs": ceil(given.get("local_epochs", 5) / 5),
+        "batch_size": 10,
+    }
+    small = {**settings, "data": {"name": "fedntd.paper.rehearsal:images"}, "federation": federation}
+    if settings.get("partition", {}).get("name") == "lda":
+        small["partition"] = {**settings["partition"], "min_size": 2}
+    return small

@@ -1,0 +1,43 @@
+"""The registry: every item by name, and where it is defined. A module is imported only when its item is asked for."""
+
+import importlib
+
+from fedntd.errors import FedntdError, did_you_mean
+from fedntd.paper.item import Item
+
+ITEMS: dict[str, str] = {
+    "table1": "table1:TABLE1",
+    "table1-std": "table1:STD",
+    "local-epochs-s2": "local_epochs:S2",
+    "local-epochs-lda": "local_epochs:LDA",
+    "sampling-ratio-s2": "sampling_ratio:S2",
+    "sampling-ratio-lda": "sampling_ratio:LDA",
+    "resnet10": "resnet10:ITEM",
+    "kd-ntd": "kd_ntd:ITEM",
+    "fedalign": "fedalign:ITEM",
+    "mse": "mse:ITEM",
+    "alignment": "alignment:ITEM",
+    "requirements": "requirements:ITEM",
+    "fig-consistency": "fig_consistency:ITEM",
+    "fig-distributions": "fig_distributions:ITEM",
+    "fig-local-forgetting": "fig_local_forgetting:ITEM",
+    "fig-local-training": "fig_local_training:ITEM",
+    "fig-curves": "fig_curves:ITEM",
+    "fig-divergence": "fig_divergence:ITEM",
+    "fig-personalized": "fig_personalized:ITEM",
+    "fig-landscape": "fig_landscape:ITEM",
+    "fig-hyper": "fig_hyper:ITEM",
+    "fig-hypersphere": "fig_hypersphere:ITEM",
+    "fig-tsne": "fig_tsne:ITEM",
+    "prop1": "prop1:ITEM",
+    "prop2": "prop2:ITEM",
+    "prop3": "prop3:ITEM",
+    "learning-rate": "learning_rate:ITEM",  # not in the paper: which rate its figures come from
+}
+
+
+def find(name: str) -> Item:
+    if name not in ITEMS:
+        raise FedntdError(f"the paper has no item '{name}'; {did_you_mean(name, ITEMS)}")
+    module, _, attribute = ITEMS[name].partition(":")
+    return getattr(importlib.import_module(f"fedntd.paper.{module}"), attribute)

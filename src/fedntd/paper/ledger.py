@@ -1,0 +1,225 @@
+"""The ledger: one small JSON file a run, which says what was run, on what, and what came of it.
+
+A run that has a file here needs no run folder for its tables and figures to be drawn. What items measured beyond the
+records is in `measured/` beside them.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedntd.config import Config, Measure, from_table, identity, to_table
+from fedntd.errors import FedntdError, require
+from fedntd.metrics import moving_average
+from fedntd.record import Run, read_json, read_run
+from fedntd.report.summary import show, thing
+
+# the measures of a round that are kept, by their names in `Record`
+KEPT = (
+    *("accuracy", "loss", "class_accuracy", "similarity", "forgetting"),
+    *("global_in_before", "global_in_after", "global_out_before", "global_out_after"),
+    *("in_local", "in_local_std", "out_local", "out_local_std"),
+    *("local_train_accuracy", "local_train_accuracy_std"),
+)
+DIGITS = 4  # a class of CIFAR-10 has 1,000 test samples
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # the finest first
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run. `history` has a list with one value a round for each of `KEPT`; those of local models may be absent, or
+    None in rounds that did not measure them."""
+
+    config: Config
+    status: str  # finished or failed
+    reason: str
+    history: Mapping[str, list[Any]]
+    seconds: float
+    environment: Mapping[str, Any]  # device, torch, fedntd, commit, date
+    folder: Path | None = None  # with the checkpoint, if the run was made here
+
+    @cached_property
+    def accuracies(self) -> dict[str, float]:
+        """By each rule of reporting, as a share of 1."""
+        values = self.history["accuracy"]
+        return {
+            "final": values[-1],
+            "best": max(values),
+            "last10": float(np.mean(values[-10:])),
+            "ema": moving_average(values),
+        }
+
+    @property
+    def forgetting(self) -> float:
+        """F after the last round."""
+        return self.history["forgetting"][-1]
+
+
+def result_of(run: Run) -> Result:
+    history = {name: [getattr(record, name) for record in run.records] for name in KEPT}
+    return Result(
+        config=run.config,
+        status=run.status,
+        reason=run.reason,
+        history={name: values for name, values in history.items() if any(v is not None for v in values)},
+        seconds=sum(record.seconds for record in run.records),
+        environment={
+            **{key: run.environment.get(key) for key in ("device", "torch", "fedntd", "commit")},
+            "date": run.environment["started"][:10],
+        },
+        folder=run.path,
+    )
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def file_name(config: Config) -> str:
+    """What a run is in words, and its identity: cifar10-sharding-s2-fedntd-seed0-0123456789abcdef."""
+    options = "-".join(
+        f"{key[:5]}{show(value)}" for key, value in config.partition.options.items() if key != "min_size"
+    )
+    words = (config.data.name, config.partition.name, options, config.algorithm.name, f"seed{config.seed}")
+    return "-".join([*(thing(word) for word in words if word), identity(config)])
+
+
+def to_text(result: Result) -> str:
+    """Numbers with four digits after the point; one line for each measure, so that a change shows as few lines."""
+    entry = {
+        "config": to_table(result.config),
+        "status": result.status,
+        "reason": result.reason,
+        "environment": dict(result.environment),
+        "seconds": round(result.seconds, 1),
+        "figures": rounded({**result.accuracies, "F": result.forgetting}) if result.history else {},
+    }
+    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items()]
+    history = [f"  {json.dumps(name)}: {compact(rounded(values))}" for name, values in result.history.items()]
+    return "{\n" + ",\n".join([*lines, ' "history": {\n' + ",\n".join(history) + "\n }"]) + "\n}\n"
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: rounded(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    if isinstance(value, float):
+        return round(value, DIGITS) if np.isfinite(value) else None  # the loss of a run about to fail
+    return value
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def read_result(file: Path) -> Result:
+    entry = read_json(file)
+    try:
+        return Result(
+            config=from_table(entry["config"]),
+            status=entry["status"],
+            reason=entry["reason"],
+            history=entry["history"],
+            seconds=entry["seconds"],
+            environment=entry["environment"],
+        )
+    except (KeyError, TypeError, FedntdError) as error:
+        raise FedntdError(f"{file} is not a ledger file: {error}") from error
+
+
+def put(file: Path, text: str) -> None:
+    """Written aside and moved into place."""
+    aside = file.with_name(f"{file.name}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, file)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def find_runs(place: Path) -> list[Path]:
+    """The run folders that `place` is or has, itself or in its runs/, which ended."""
+    require(place.exists(), f"there is no folder {place}")
+    if (place / "config.toml").exists():
+        return [place]
+    inside = [file.parent for where in (place, place / "runs") for file in sorted(where.glob("*/config.toml"))]
+    require(bool(inside), f"{place} has no run folders in it")
+    return [path for path in inside if read_run(path).status in ("finished", "failed")]
+
+
+def record(runs: Iterable[Path], folder: Path) -> list[Path]:
+    """Add finished and failed runs to the ledger in `folder`."""
+    results = [result_of(read_run(path)) for path in runs]
+    for result in results:
+        require(
+            result.status in ("finished", "failed"),
+            f"{result.folder} is {result.status}; only a finished or failed run can be recorded",
+        )
+    # a later version may have further settings and so another name for the same run
+    known = {identity(read_result(file).config): file for file in sorted(folder.glob("*.json"))}
+    files = [known.get(identity(r.config), folder / f"{file_name(r.config)}.json") for r in results]
+    for file, result in zip(files, results, strict=True):
+        put(file, to_text(result))
+    return files
+
+
+# --- finding a run ----------------------------------------------------------------------------------------------
+
+
+class Store:
+    """The runs that there are, in run folders and in ledgers, to be found by what they compute."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self.by_kind: dict[str, list[Result]] = {}
+        for result in results:
+            self.by_kind.setdefault(kind(result.config), []).append(result)
+
+    def find(self, config: Config, any_precision: bool = False) -> Result | None:
+        """A run that stands for `config`: rather one with its folder, then the one with the finest precision."""
+        fit = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config, any_precision)]
+        return min(fit, key=lambda r: (r.folder is None, PRECISIONS.index(r.config.precision)), default=None)
+
+
+def kind(config: Config) -> str:
+    """The identity but for precision and for what is measured on the way."""
+    return identity(replace(config, precision="fp32", measure=Measure(0)))
+
+
+def stands_for(had: Config, wanted: Config, any_precision: bool) -> bool:
+    """Whether a run has all that is wanted: local models may have been measured in more rounds."""
+    every, needed = had.measure.local_every, wanted.measure.local_every
+    measured = needed == 0 or (every > 0 and needed % every == 0)
+    return measured and (any_precision or had.precision == wanted.precision)
+
+
+def distinct(configs: Sequence[Config]) -> list[Config]:
+    """Without those for which another one of them stands, such as the same run with less measured."""
+    kept: dict[str, list[Config]] = {}
+    for config in configs:
+        peers = kept.setdefault(kind(config), [])
+        if not any(stands_for(peer, config, any_precision=False) for peer in peers):
+            peers[:] = [peer for peer in peers if not stands_for(config, peer, any_precision=False)] + [config]
+    return [config for peers in kept.values() for config in peers]
+
+
+def read_store(out: Path, ledger: Path | None) -> Store:
+    """From the run folders in `out` and in `out`/runs, and the ledger's files."""
+    results = []
+    for place in (out, out / "runs"):
+        for file in sorted(place.glob("*/config.toml")):
+            run = read_run(file.parent)
+            if run.status in ("finished", "failed"):
+                results.append(result_of(run))
+    return Store(results + (read_results(ledger) if ledger else []))
+
+
+def read_results(ledger: Path) -> list[Result]:
+    return [read_result(file) for file in sorted(ledger.glob("*.json"))]

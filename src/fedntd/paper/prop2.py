@@ -1,0 +1,99 @@
+"""Proposition 2: distillation on the true classes weighs by p, that on the not-true classes by the out-local p~."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedntd.analysis.distillation import kl_split
+from fedntd.analysis.rounds import next_round, reopen
+from fedntd.config import Choice
+from fedntd.paper.fig_common import COLOURS, KEEP, METHODS, folders, panels, rehearse, training_of
+from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.tables import Table
+from fedntd.report.figures import plain
+
+CELL = ("FedNTD", "s=2")
+SIDES = {
+    "true": "L true",
+    "true_by_p": "Σ p E[…]",
+    "not_true": "L not-true / (C−1)",
+    "not_true_by_p_out": "Σ p̃ E[…]",
+}
+
+
+def measure(results: Results) -> Mapping[str, Any]:
+    """One client of the next round, trained by each method from the run's last model; the folder must be at hand."""
+    measured: dict[str, Any] = {}
+    for name, method in METHODS.items():
+        federation = reopen(folders(results)[CELL][0], algorithm=Choice(method))
+        inside, engine = next_round(federation), federation.engine
+        owned = torch.from_numpy(federation.parts[inside.record.cohort[0]]).to(federation.device)
+        batch = engine.train_part.plain(owned)
+        with torch.no_grad():
+            z, z_g = (engine.model.frozen(w, batch).logits for w in (inside.local(0), inside.w_g))
+        split = kl_split(z, z_g, batch.y)
+        measured[name] = {
+            "true": split.true,
+            "true_by_p": split.true_by_p,
+            "not_true": split.not_true / (len(split.p) - 1),
+            "not_true_by_p_out": split.not_true_by_p_out,
+            "true_terms": split.p * split.true_of_class,
+            "not_true_terms": split.p_out * split.not_true_of_class,
+        }
+        measured |= {"p": split.p, "classes": list(federation.dataset.classes), "of": training_of(federation.config)}
+    return measured
+
+
+def render(results: Results) -> list[Table | Plot]:
+    found = results.measured
+    if not found:
+        return []
+    cells = {(f"after {m}", title): f"{found[m][side]:.5f}" for m in METHODS for side, title in SIDES.items()}
+    both_sides = Table(
+        name="prop2",
+        title=ITEM.title,
+        caption="Both sides of the proposition's two equations, on one client's samples: local model against global "
+        "model.",
+        corner="local model",
+        rows=[f"after {m}" for m in METHODS],
+        columns=list(SIDES.values()),
+        cells=cells,
+    )
+    figure, ((shares, true, not_true),) = panels(1, 3, 9.8, 3.1, sharey=True, width_ratios=[0.8, 1, 1])
+    y = np.arange(len(found["p"]))
+    p = np.array(found["p"])
+    shares.barh(y - 0.2, p, 0.38, color="#0072B2", label="$p$")
+    shares.barh(y + 0.2, (1 - p) / (len(p) - 1), 0.38, color="#E69F00", label=r"$\tilde{p}$")
+    shares.set(title="the client's distributions", xlabel="share of the class")
+    shares.set_yticks(y, [plain(name) for name in found["classes"]])
+    shares.invert_yaxis()
+    shares.legend()
+    for ax, terms, title in (
+        (true, "true_terms", r"true part: $p_c\,E_{i \in S_c}[\ldots]$"),
+        (not_true, "not_true_terms", r"not-true part: $\tilde{p}_c\,E_{i \notin S_c}[\ldots]$"),
+    ):
+        for offset, method in zip((-0.2, 0.2), METHODS, strict=True):
+            ax.barh(y + offset, found[method][terms], 0.38, color=COLOURS[method], label=f"after {method}")
+        ax.axvline(0, color="#555555", linewidth=0.7)
+        ax.set(title=title, xlabel="term of the class")
+    true.legend()
+    caption = (
+        f"A client of {found['of']}: each class's term of both sums. Their totals are the two parts of the divergence."
+    )
+    return [both_sides, Plot("prop2", figure, caption)]
+
+
+ITEM = Item(
+    name="prop2",
+    title="Proposition 2: the two parts of the divergence",
+    paper="Proposition 2",
+    about="KL(global ‖ local) on a client's samples, split into true and not-true classes: the first part is weighted "
+    "by p, the second by p̃." + KEEP,
+    runs={CELL: table("cifar10-s2", "fedntd")},
+    measure=measure,
+    render=render,
+    seeds=1,
+    small=rehearse(4, ratio=0.25),
+)

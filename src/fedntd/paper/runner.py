@@ -1,0 +1,133 @@
+"""From an item to its page: what is missing is trained, what is not in the records is measured, all is drawn."""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedntd.config import Config, identity
+from fedntd.errors import FedntdError, require
+from fedntd.paper.item import Cell, Item, Results, Setting
+from fedntd.paper.ledger import Store, compact, distinct, file_name, put
+from fedntd.record import Record, read_json
+from fedntd.together import federate_together, shape
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run that an item needs."""
+
+    cell: Cell
+    seed: int
+    config: Config
+
+
+def wanted(item: Item, setting: Setting, cells: Sequence[str] = ()) -> list[Wanted]:
+    """All runs of an item, or those of the cells that `cells` name: a row, a column, or "row/column"."""
+    chosen = choose(item, cells)
+    seeds = range(item.wanted_seeds(setting))
+    # the first seed of every cell before the second of any
+    return [Wanted(cell, seed, item.config(cell, seed, setting)) for seed in seeds for cell in chosen]
+
+
+def choose(item: Item, names: Sequence[str]) -> list[Cell]:
+    if not names:
+        return list(item.runs)
+    chosen: set[Cell] = set()
+    for name in names:
+        fit = {cell for cell in item.runs if name in (*cell, "/".join(cell))}
+        rows, columns = (list(dict.fromkeys(cell[i] for cell in item.runs)) for i in (0, 1))
+        require(
+            bool(fit),
+            f"{item.name} has no cell '{name}'; its rows are {', '.join(rows)}; its columns are {', '.join(columns)}",
+        )
+        chosen |= fit
+    return [cell for cell in item.runs if cell in chosen]
+
+
+class Workshop:
+    """The folder in which items are made: runs/, measured/, and a folder for each item with what was drawn."""
+
+    def __init__(self, out: Path, store: Store, ledger: Path | None) -> None:
+        self.out, self.store, self.ledger = out, store, ledger
+
+    # --- training ---
+
+    def missing(self, item: Item, setting: Setting, cells: Sequence[str] = ()) -> list[Config]:
+        """An item's runs that are neither here nor in the ledger; to measure weights, a ledger is too little."""
+        measured = set(self.read_measured(item, setting).get("of", []))
+        configs = []
+        for run in wanted(item, setting, cells):
+            result = self.store.find(run.config)
+            at_hand = result is not None and (result.folder is not None or result.status == "failed")
+            if result is None or (item.measure and not at_hand and identity(run.config) not in measured):
+                configs.append(run.config)
+        return configs
+
+    def train(self, configs: Sequence[Config]) -> Generator[tuple[Config, Record | FedntdError]]:
+        """Train runs of one shape together, one shape after the other; what an earlier command began is resumed."""
+        groups: dict[Any, list[Config]] = {}
+        for config in distinct(configs):
+            groups.setdefault(shape(config), []).append(config)
+        for group in groups.values():
+            outs = [self.out / "runs" / file_name(config) for config in group]
+            with closing(federate_together(group, outs, resume=True)) as events:
+                for i, event in events:
+                    yield group[i], event
+
+    # --- what there is ---
+
+    def results(self, item: Item, setting: Setting) -> Results:
+        found: dict[Cell, list] = {}
+        for run in wanted(item, setting):
+            result = self.store.find(run.config) or self.store.find(run.config, any_precision=True)
+            if result is not None:
+                found.setdefault(run.cell, []).append(result)
+        return Results(item, setting, found, self.read_measured(item, setting).get("data", {}))
+
+    # --- measuring ---
+
+    def measure(self, item: Item, setting: Setting) -> bool:
+        """Let an item measure what has not been measured yet; whether there was anything."""
+        if item.measure is None:
+            return False
+        results = self.results(item, setting)
+        at_hand = {identity(r.config) for runs in results.values() for r in runs if r.folder and r.status == "finished"}
+        earlier = self.read_measured(item, setting)
+        if earlier and at_hand <= set(earlier["of"]):
+            return False
+        if item.runs and not at_hand:
+            return False
+        data = {**results.measured, **plain(item.measure(results))}
+        of = sorted(at_hand | set(earlier.get("of", [])))
+        entry = {"item": item.name, "protocol": setting.protocol, "small": setting.small, "of": of, "data": data}
+        put(self.out / "measured" / measured_name(item, setting), compact(entry) + "\n")
+        return True
+
+    def read_measured(self, item: Item, setting: Setting) -> dict[str, Any]:
+        """Made here, or else in the ledger."""
+        places = [self.out / "measured", *([self.ledger / "measured"] if self.ledger else [])]
+        files = [place / measured_name(item, setting) for place in places]
+        entries = [read_json(file) for file in files if file.exists()]
+        entries = [entry for entry in entries if entry["small"] == setting.small]
+        return entries[0] if entries else {}
+
+
+def measured_name(item: Item, setting: Setting) -> str:
+    return f"{item.name}.{setting.protocol}.json"
+
+
+def plain(value: Any) -> Any:
+    """Arrays as lists, numbers of numpy as Python's, with six digits that count; None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(v) for key, v in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value

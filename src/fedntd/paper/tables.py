@@ -1,0 +1,292 @@
+"""Tables of results beside the published ones, as HTML, Markdown, LaTeX and CSV."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from fedntd.paper.item import Cell, Results
+from fedntd.paper.published import Published
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A cell: one value a finished run, and what the paper prints there."""
+
+    values: Sequence[float] = ()
+    seconds: Sequence[float] = ()  # the second figure, F
+    failed: int = 0  # runs
+    wanted: int = 1  # runs
+    published: Published | None = None
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.values)) if len(self.values) else None
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation; None for fewer than two runs."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+    @property
+    def second(self) -> float | None:
+        return float(np.mean(self.seconds)) if len(self.seconds) else None
+
+    @property
+    def done(self) -> int:
+        return len(self.values) + self.failed
+
+
+@dataclass(frozen=True)
+class Table:
+    """A cell is `Figures`, or plain text."""
+
+    name: str  # of its files
+    title: str
+    caption: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[Cell, Figures | str]
+    corner: str = "method"  # what the rows are
+    digits: int = 2
+    second: str = ""  # name of the second figure, which is shown in parentheses; empty: not shown
+    published_std: bool = False  # show the paper's standard deviation
+    baseline: str = ""  # the row (or column) with which the others are compared by arrows; empty: none
+    compare: str = "rows"  # what is compared: the "rows" in each column, the "columns" in each row, or nothing ("")
+    lower_is_better: bool = False
+    units: str = "%"
+
+    def cell(self, row: str, column: str) -> Figures | str:
+        return self.cells.get((row, column), "")
+
+    @property
+    def done(self) -> tuple[int, int]:
+        """Cells with all of their runs, of how many."""
+        figures = [cell for cell in self.cells.values() if isinstance(cell, Figures)]
+        return sum(cell.done >= cell.wanted for cell in figures), len(figures)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is nothing to show."""
+        return not any(isinstance(cell, str) or cell.done for cell in self.cells.values())
+
+    # --- the parts of a cell, as text ---
+
+    def number(self, value: float | None, digits: int | None = None) -> str:
+        return "–" if value is None else f"{value:.{self.digits if digits is None else digits}f}"
+
+    def measured(self, cell: Figures) -> str:
+        """52.90 ± 1.02; the mean alone of one run."""
+        if cell.mean is None:
+            return "failed" if cell.failed else "open"
+        spread = f" ± {self.number(cell.std)}" if cell.std is not None else ""
+        return self.number(cell.mean) + spread
+
+    def beside(self, cell: Figures) -> str:
+        """(0.43), if there is a second figure."""
+        return f"({cell.second:.2f})" if self.second and cell.second is not None else ""
+
+    def printed(self, cell: Figures) -> str:
+        """What the paper has: 52.61 (0.43)."""
+        paper = cell.published
+        if paper is None:
+            return ""
+        if paper.value is None:
+            return "failed"
+        digits = max(self.digits, 2) if self.digits > 1 else self.digits
+        spread = f" ± {paper.std:.2f}" if self.published_std and paper.std is not None else ""
+        second = f" ({paper.second:.2f})" if self.second and paper.second is not None else ""
+        return f"{paper.value:.{digits}f}{spread}{second}"
+
+    def difference(self, cell: Figures) -> str:
+        """Measured minus published: +0.29."""
+        if cell.mean is None or cell.published is None or cell.published.value is None:
+            return ""
+        return f"{float(self.number(cell.mean)) - cell.published.value:+.{self.digits}f}".replace("-", "−")
+
+    def notes(self, cell: Figures) -> str:
+        """What is missing or has failed, where the figures do not say it."""
+        notes = []
+        if cell.failed and cell.mean is not None:
+            notes.append(f"{cell.failed} failed")
+        if 0 < cell.done < cell.wanted:
+            notes.append(f"{cell.done} of {cell.wanted} runs")
+        return ", ".join(notes)
+
+    def arrow(self, row: str, column: str) -> str:
+        cell = self.cell(row, column)
+        mine = row if self.compare == "rows" else column
+        base = self.cell(self.baseline, column) if self.compare == "rows" else self.cell(row, self.baseline)
+        if mine == self.baseline or not (isinstance(cell, Figures) and isinstance(base, Figures)):
+            return ""
+        value, other = self.shown(cell), self.shown(base)
+        if value is None or other is None or value == other:
+            return ""
+        return "↑" if value > other else "↓"
+
+    def is_best(self, row: str, column: str) -> bool:
+        """As far as the digits shown tell, and if there is something to compare."""
+        peers = (
+            [self.cell(r, column) for r in self.rows]
+            if self.compare == "rows"
+            else [self.cell(row, c) for c in self.columns]
+        )
+        values = [v for peer in peers if isinstance(peer, Figures) and (v := self.shown(peer)) is not None]
+        cell = self.cell(row, column)
+        if not self.compare or len(values) < 2 or not isinstance(cell, Figures):
+            return False
+        return self.shown(cell) == (min if self.lower_is_better else max)(values)
+
+    def shown(self, cell: Figures) -> float | None:
+        return None if cell.mean is None else float(self.number(cell.mean))
+
+
+def accuracy_cells(
+    results: Results, published: Mapping[Cell, Published], cells: Sequence[Cell] | None = None
+) -> dict[Cell, Figures]:
+    """Accuracy in percent by the protocol's rule, with F, of all cells of an item or of some."""
+    wanted, rule = results.item.wanted_seeds(results.setting), results.setting.rule
+    return {
+        cell: Figures(
+            values=[100 * result.accuracies[rule] for result in results.finished(*cell)],
+            seconds=[result.forgetting for result in results.finished(*cell)],
+            failed=sum(result.status == "failed" for result in results[cell]),
+            wanted=wanted,
+            published=published.get(cell),
+        )
+        for cell in (results if cells is None else cells)
+    }
+
+
+# --- as text ----------------------------------------------------------------------------------------------------
+
+
+def to_markdown(table: Table) -> str:
+    def text(row: str, column: str) -> str:
+        cell = table.cell(row, column)
+        if isinstance(cell, str):
+            return cell.replace("|", r"\|")
+        measured = table.measured(cell)
+        first = " ".join(
+            filter(None, [bold(measured, table, row, column), table.beside(cell), table.arrow(row, column)])
+        )
+        return "<br>".join(filter(None, [first, aside(table, cell), table.notes(cell)]))
+
+    def bold(measured: str, table: Table, row: str, column: str) -> str:
+        return f"**{measured}**" if table.is_best(row, column) else measured
+
+    lines = [
+        f"| {table.corner} | " + " | ".join(table.columns) + " |",
+        "|---" * (1 + len(table.columns)) + "|",
+        *(f"| {row} | " + " | ".join(text(row, column) for column in table.columns) + " |" for row in table.rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def aside(table: Table, cell: Figures) -> str:
+    """The published figure and the difference: paper 52.61 (0.43), +0.29."""
+    printed, difference = table.printed(cell), table.difference(cell)
+    return ", ".join(filter(None, [f"paper {printed}" if printed else "", difference]))
+
+
+def to_html(table: Table) -> str:
+    def text(row: str, column: str) -> str:
+        cell = table.cell(row, column)
+        if isinstance(cell, str):
+            return f"<td>{escape(cell)}</td>"
+        measured, arrow = table.measured(cell), table.arrow(row, column)
+        number, _, spread = measured.partition(" ± ")
+        kind = "open" if measured == "open" else "bad" if measured == "failed" else ""
+        parts = [f"<b>{number}</b>" if table.is_best(row, column) else f"<span class='{kind}'>{number}</span>"]
+        parts += [f"<small>± {spread}</small>"] if spread else []
+        parts += [f"<small>{table.beside(cell)}</small>"] if table.beside(cell) else []
+        parts += [f"<span class='{'up' if arrow == '↑' else 'down'}'>{arrow}</span>"] if arrow else []
+        printed, difference = table.printed(cell), table.difference(cell)
+        paper = f"<div class='paper'>{escape(printed)}{f' <i>{difference}</i>' if difference else ''}</div>"
+        notes = f"<div class='note'>{table.notes(cell)}</div>" if table.notes(cell) else ""
+        return f"<td class='n'>{' '.join(parts)}{paper if printed else ''}{notes}</td>"
+
+    head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in table.columns)
+    body = "\n".join(
+        f"<tr><th scope='row'>{escape(row)}</th>{''.join(text(row, column) for column in table.columns)}</tr>"
+        for row in table.rows
+    )
+    top = f"<thead><tr><th scope='col'>{escape(table.corner)}</th>{head}</tr></thead>"
+    return f"<div class='scroll'><table>{top}\n<tbody>\n{body}\n</tbody></table></div>"
+
+
+# fmt: off
+TEX = str.maketrans({
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "±": r"$\pm$", "−": "$-$", "–": "--", "→": r"$\to$", "×": r"$\times$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+    "α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "τ": r"$\tau$", "μ": r"$\mu$", "Λ": r"$\Lambda$",
+    "≥": r"$\ge$", "≤": r"$\le$", "‖": r"$\|$", "∞": r"$\infty$", "✓": r"$\checkmark$", "✗": r"$\times$",
+})
+# fmt: on
+
+
+def tex(text: str) -> str:
+    """
+    >>> tex("50% of α=0.1 & s_2")
+    '50\\\\% of $\\\\alpha$=0.1 \\\\& s\\\\_2'
+    """
+    return text.translate(TEX)
+
+
+def to_latex(table: Table) -> str:
+    """A table environment; needs the packages booktabs and amssymb."""
+
+    def text(row: str, column: str) -> str:
+        cell = table.cell(row, column)
+        if isinstance(cell, str):
+            return tex(cell)
+        number, _, spread = table.measured(cell).partition(" ± ")
+        number = rf"\textbf{{{number}}}" if table.is_best(row, column) else number
+        first = number + (rf"{{\scriptsize $\pm${spread}}}" if spread else "")
+        first = " ".join(filter(None, [first, table.beside(cell), tex(table.arrow(row, column))]))
+        below = [rf"{{\scriptsize {tex(line)}}}" for line in (aside(table, cell), table.notes(cell)) if line]
+        lines = r" \\ ".join([first, *below])
+        return rf"\shortstack{{{lines}}}" if below else first
+
+    lines = [
+        "% needs \\usepackage{booktabs,amssymb}",
+        r"\begin{table}",
+        r"\centering\small",
+        rf"\caption{{{tex(f'{table.title}. {table.caption}')}}}",
+        rf"\label{{tab:{table.name}}}",
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+        " & ".join([tex(table.corner), *(tex(column) for column in table.columns)]) + r" \\",
+        r"\midrule",
+        *(" & ".join([tex(row), *(text(row, column) for column in table.columns)]) + r" \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """One line a cell."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    heading = ("row", "column", "runs", "wanted", "failed", "mean", "std", table.second or "second")
+    writer.writerow([*heading, "paper", "paper std", f"paper {table.second or 'second'}", "difference", "text"])
+    for row in table.rows:
+        for column in table.columns:
+            cell = table.cell(row, column)
+            if isinstance(cell, str):
+                writer.writerow([row, column, *[""] * 10, cell])
+                continue
+            paper = cell.published or Published(None)
+            gap = None if cell.mean is None or paper.value is None else cell.mean - paper.value
+            numbers: list[Any] = [cell.mean, cell.std, cell.second, paper.value, paper.std, paper.second, gap]
+            plain = ["" if number is None else f"{number:.6g}" for number in numbers]
+            status = "failed" if cell.failed and cell.mean is None else "" if cell.done else "open"
+            writer.writerow([row, column, len(cell.values), cell.wanted, cell.failed, *plain, status])
+    return file.getvalue()

@@ -1,0 +1,267 @@
+"""Each claim on made-up results: borne out, not borne out, not measured; and on the paper's own figures."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from ledgers import fill, made_up
+
+from fedntd.paper import claims, published
+from fedntd.paper.claims import CLAIMS, Evidence, Verdict
+from fedntd.paper.item import Results, Setting
+from fedntd.paper.items import find
+
+
+def evidence(*known: Results, rule: str = "final") -> Evidence:
+    """Of these items; nothing is known of the others."""
+    by_name = {results.item.name: results for results in known}
+    return Evidence(lambda name: by_name[name] if name in by_name else Results(find(name), Setting(), {}, {}), rule)
+
+
+def from_print(name: str, table: Mapping[tuple[str, str], published.Published]) -> Results:
+    """An item with the paper's own figures."""
+    item, setting = find(name), Setting(seeds=1)
+    found = {}
+    for cell in item.runs:
+        printed = table.get(cell)
+        if printed is not None:
+            status = "failed" if printed.value is None else "finished"
+            run = made_up(item.config(cell, 0, setting), printed.value or 10.0, printed.second or 0.0, status)
+            found[cell] = [run]
+    return Results(item, setting, found, {})
+
+
+def measured(name: str, data: Mapping[str, Any]) -> Results:
+    return Results(find(name), Setting(), {}, data)
+
+
+TABLE1 = published.TABLE1_SHARDING | published.TABLE1_LDA
+
+
+def test_nothing_is_claimed_of_nothing():
+    for claim in CLAIMS:
+        verdict = claim.check(evidence())
+        known = claim.check is claims.needs_nothing  # found out from the definitions
+        assert verdict.words == ("holds" if known else "not measured yet"), claim.text
+    assert len({claim.text for claim in CLAIMS}) == len(CLAIMS) >= 20
+
+
+def test_the_papers_own_table_1():
+    of = evidence(from_print("table1", TABLE1))
+    assert claims.above_fedavg(of).words == "holds"
+    assert "CIFAR-10 s=2: +12.5" in claims.above_fedavg(of).numbers  # 52.61 - 40.14
+    # the paper's table itself has SCAFFOLD above FedNTD at s=5, s=10, α=0.5 and on CIFAR-100 by LDA
+    everything = claims.above_all(of)
+    assert everything.words == "does not hold"
+    assert everything.numbers.count("first SCAFFOLD") == 4
+    assert "CIFAR-10 s=5: place 2 (first SCAFFOLD)" in everything.numbers
+    assert claims.best_mostly(of) == Verdict(True, "first on 10 of 14 set-ups")
+    assert claims.others_fall_below(of).words == "holds"
+    assert "SCAFFOLD: below on 4 of 14" in claims.others_fall_below(of).numbers
+    assert claims.forgetting_grows(of).numbers == (
+        "sharding: F 0.26 → 0.37 → 0.46 → 0.59; LDA: F 0.28 → 0.36 → 0.51 → 0.71"
+    )
+    assert claims.forgetting_grows(of).words == "holds"
+    assert claims.forgetting_tells_accuracy(of).words == "holds"
+
+
+def test_the_papers_own_other_tables():
+    of = evidence(
+        from_print("local-epochs-s2", published.EPOCHS_S2),
+        from_print("local-epochs-lda", published.EPOCHS_LDA),
+        from_print("resnet10", published.RESNET10),
+        from_print("kd-ntd", published.KD_NTD),
+        from_print("mse", published.MSE),
+    )
+    assert claims.gap_grows_with_epochs(of) == Verdict(
+        True, "s=2: +6.3 at E=1, +10.1 at E=10; α=0.1: +4.2 at E=1, +6.9 at E=10"
+    )
+    assert claims.resnet_first(of).words == "holds"
+    assert claims.towards_ntd(of).words == "holds"
+    assert claims.mse_falls_short(of) == Verdict(
+        True, "FedAvg 40.1, best MSE 44.4 at β=0.05, FedNTD 52.6, β=0.3 failed"
+    )
+
+
+def test_a_claim_about_all_needs_only_one_exception():
+    def figures(method: str, column: str) -> float | None:
+        if "CINIC" in column:
+            return None
+        return {"FedNTD": 60.0, "FedAvg": 50.0}.get(method, 40.0) - 20 * (method == "FedNTD" and column == "MNIST s=2")
+
+    of = evidence(fill(find("table1"), figures))
+    verdict = claims.above_fedavg(of)
+    assert (verdict.words, verdict.whole) == ("does not hold", False)
+    assert "MNIST s=2: -10.0" in verdict.numbers
+    better = evidence(fill(find("table1"), lambda m, c: None if "CINIC" in c else 60.0 if m == "FedNTD" else 50.0))
+    assert claims.above_fedavg(better).words == "holds so far"
+    assert claims.best_mostly(better) == Verdict(True, "first on 12 of 12 set-ups", whole=False)
+    assert claims.others_fall_below(better).words == "does not hold"  # all are as good as FedAvg
+    assert claims.forgetting_grows(better).words == "holds"  # F is level everywhere
+
+
+def test_a_rule_of_reporting_is_followed():
+    item = find("table1")
+    results = fill(item, lambda m, c: 50.0)
+    run = results["FedNTD", "MNIST s=2"][0]
+    results["FedNTD", "MNIST s=2"] = [made_up(run.config, 50.0, accuracy=[*[0.9] * 199, 0.3])]
+    assert evidence(results).accuracy("table1", "FedNTD", "MNIST s=2") == pytest.approx(30)
+    # the moving average keeps 0.6 of 0.9 and takes 0.4 of 0.3
+    assert evidence(results, rule="ema").accuracy("table1", "FedNTD", "MNIST s=2") == pytest.approx(66)
+
+
+def test_failed_runs_are_below_all():
+    item = find("table1")
+    results = fill(item, lambda m, c: 50.0)
+    run = results["FedNTD", "MNIST s=2"][0]
+    results["FedNTD", "MNIST s=2"] = [made_up(run.config, 50.0, status="failed")]
+    assert claims.above_fedavg(evidence(results)).words == "does not hold"
+
+
+@pytest.mark.parametrize("good", [True, False])
+@pytest.mark.parametrize(
+    ("check", "make"),
+    [
+        (
+            claims.inconsistent,
+            lambda good: history(
+                "fig-consistency", lambda row, c: {"similarity": 0.9 if (c == "IID") == good else 0.8}
+            ),
+        ),
+        (
+            claims.local_forgets,
+            lambda good: history(
+                "fig-local-forgetting",
+                lambda row, c: {
+                    "global_in_before": 0.5,
+                    "in_local": 0.9,
+                    "global_out_before": 0.5,
+                    "out_local": 0.1 if good else 0.6,
+                },
+            ),
+        ),
+        (
+            claims.average_forgets,
+            lambda good: history(
+                "fig-local-forgetting",
+                lambda row, c: {"global_out_before": 0.5, "global_out_after": 0.4 if good else 0.6},
+            ),
+        ),
+        (
+            claims.keeps_out_local,
+            lambda good: history(
+                "fig-curves",
+                lambda row, c: {
+                    "in_local": 0.9,
+                    "out_local": (0.3 if good else 0.1) if row == "FedNTD" else 0.2,
+                },
+            ),
+        ),
+        (
+            claims.kd_holds_locals_back,
+            lambda good: history("kd-ntd", lambda row, c: {"in_local": 0.7 if (c == "NTD") == good else 0.6}),
+        ),
+        (
+            claims.personalises,
+            lambda good: history(
+                "fig-personalized", lambda row, c: {"in_local": 0.7 if (row == "FedNTD") == good else 0.6}
+            ),
+        ),
+        (
+            claims.scaffold_is_odd,
+            lambda good: fill_history(
+                "fig-personalized",
+                lambda row, c: 60.0 if row == "SCAFFOLD" and good else 50.0,
+                lambda row, c: {"in_local": 0.4 if row == "SCAFFOLD" else 0.6},
+            ),
+        ),
+        (
+            claims.aligned,
+            lambda good: measured(
+                "alignment",
+                {
+                    f"{method}/{p}": [
+                        {"locals": 0.6 + 0.1 * (method == "FedNTD") * (1 if good else -1), "aggregated": a}
+                    ]
+                    for p in ("s=2", "α=0.05")
+                    for method, a in (("FedAvg", 0.6), ("FedNTD", 0.9))
+                },
+            ),
+        ),
+        (
+            claims.divergence_follows_distance,
+            lambda good: measured(
+                "fig-divergence",
+                {
+                    f"{method}/s=2": {
+                        "distributions": [[1, 2], [3, 4]],
+                        "weights": [[5, 6], [7, 8] if good else [0, 0]],
+                    }
+                    for method in ("FedAvg", "FedNTD")
+                },
+            ),
+        ),
+        (
+            claims.drifts_less,
+            lambda good: measured(
+                "fig-divergence",
+                {"FedAvg/s=2": {"weights": [[3.0, 5.0]]}, "FedNTD/s=2": {"weights": [[3.0, 4.0 if good else 6.0]]}},
+            ),
+        ),
+        (
+            claims.smooths,
+            lambda good: measured(
+                "fig-landscape",
+                {
+                    "16 clients, α=0.5/FedAvg": {"perturbed": [[0, 0], [0.4, 0.6]], "eigenvalues": [9, 5]},
+                    "16 clients, α=0.5/FedNTD": {
+                        "perturbed": [[0, 0], [0.1, 0.3]],
+                        "eigenvalues": [3 if good else 12, 1],
+                    },
+                },
+            ),
+        ),
+        (
+            claims.steady_in_beta,
+            lambda good: fill(
+                find("fig-hyper"),
+                lambda row, c: 30.0 if c == f"τ={0.1 if good else 5:g}" else 50.0 if not c.startswith("β") else 55.0,
+            ),
+        ),
+        (
+            claims.mse_falls_short,
+            lambda good: (
+                fill(find("mse"), lambda row, c: {"FedAvg": 40.0, "FedNTD β=1": 45.0}.get(c, 42.0))
+                if not good
+                else from_print("mse", published.MSE)
+            ),
+        ),
+        (
+            claims.resnet_first,
+            lambda good: fill(find("resnet10"), lambda row, c: 60.0 if (c == "FedNTD") == good else 50.0),
+        ),
+        (
+            claims.towards_ntd,
+            lambda good: fill(
+                find("kd-ntd"),
+                lambda row, c: (1 if good else -1) * {"KD": 0.0, "NTD": 1.0}.get(c, 0.5) + 50,
+            ),
+        ),
+    ],
+)
+def test_both_ways(check: Callable[[Evidence], Verdict], make: Callable[[bool], Results], good: bool):
+    verdict = check(evidence(make(good)))
+    assert verdict.words == ("holds" if good else "does not hold")
+    assert any(character.isdigit() for character in verdict.numbers)
+
+
+def history(name: str, measures: Callable[[str, str], dict[str, Any]]) -> Results:
+    return fill_history(name, lambda row, column: 50.0, measures)
+
+
+def fill_history(
+    name: str, figures: Callable[[str, str], float], measures: Callable[[str, str], dict[str, Any]]
+) -> Results:
+    item, setting = find(name), Setting(seeds=1)
+    found = {cell: [made_up(item.config(cell, 0, setting), figures(*cell), **measures(*cell))] for cell in item.runs}
+    return Results(item, setting, found, {})

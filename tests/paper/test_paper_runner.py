@@ -1,0 +1,115 @@
+"""What is missing, going on after an interrupt, measuring once: on real, tiny runs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedntd import FedntdError, read_run
+from fedntd.config import identity
+from fedntd.paper.item import Item, Results, Setting, table
+from fedntd.paper.ledger import read_store, record
+from fedntd.paper.runner import Workshop, choose, wanted
+
+ITEM = Item(
+    name="two",
+    title="Two methods",
+    paper="nowhere",
+    about="",
+    runs={("FedAvg", "s=2"): table("cifar10-s2"), ("FedNTD", "s=2"): table("cifar10-s2", "fedntd")},
+    render=lambda results: [],
+    seeds=1,
+)
+SMALL = Setting(small=True, settings=("federation.rounds=2", "federation.ratio=0.05", "checkpoint_seconds=0"))
+
+
+def workshop(out: Path, ledger: Path | None = None) -> Workshop:
+    return Workshop(out, read_store(out, ledger), ledger)
+
+
+def test_interrupted_and_gone_on_with(tmp_path: Path):
+    shop = workshop(tmp_path / "a")
+    configs = shop.missing(ITEM, SMALL)
+    assert [config.algorithm.name for config in configs] == ["fedavg", "fedntd"]
+    events = shop.train(configs)
+    seen = [next(events) for _ in range(3)]  # the first run whole, a round of the second
+    events.close()
+    assert [(config.algorithm.name, record.round) for config, record in seen] == [
+        ("fedavg", 1),
+        ("fedavg", 2),
+        ("fedntd", 1),
+    ]
+
+    again = workshop(tmp_path / "a")
+    missing = again.missing(ITEM, SMALL)
+    assert [config.algorithm.name for config in missing] == ["fedntd"]
+    assert [len(runs) for runs in again.results(ITEM, SMALL).values()] == [1, 0]
+    rest = list(again.train(missing))
+    assert [record.round for _, record in rest] == [2]  # not from the start
+    assert workshop(tmp_path / "a").missing(ITEM, SMALL) == []
+
+    # the same records as without an interrupt
+    list(workshop(tmp_path / "b").train(configs))
+    for folder in (tmp_path / "a" / "runs").iterdir():
+        ours, other = (read_run(path).records for path in (folder, tmp_path / "b" / "runs" / folder.name))
+        assert [replace(r, seconds=0) for r in ours] == [replace(r, seconds=0) for r in other]
+
+
+def test_a_ledger_file_is_enough(tmp_path: Path):
+    shop = workshop(tmp_path / "a")
+    list(shop.train(shop.missing(ITEM, SMALL)))
+    record((tmp_path / "a" / "runs").iterdir(), tmp_path / "ledger")
+    elsewhere = workshop(tmp_path / "b", tmp_path / "ledger")
+    assert elsewhere.missing(ITEM, SMALL) == []
+    results = elsewhere.results(ITEM, SMALL)
+    here = workshop(tmp_path / "a").results(ITEM, SMALL)
+    assert results["FedNTD", "s=2"][0].accuracies == pytest.approx(here["FedNTD", "s=2"][0].accuracies, abs=5e-5)
+
+
+def test_measured_once_and_what_needs_weights_is_trained(tmp_path: Path):
+    calls = []
+
+    def measure(results: Results) -> Mapping[str, Any]:
+        calls.append(sorted(cell[0] for cell, runs in results.items() if runs))
+        return {cell[0]: runs[0].accuracies["final"] for cell, runs in results.items() if runs}
+
+    item = replace(ITEM, measure=measure)
+    shop = workshop(tmp_path / "a")
+    assert not shop.measure(item, SMALL)  # nothing to measure on
+    first, second = shop.missing(item, SMALL)
+    list(shop.train([first]))
+    shop = workshop(tmp_path / "a")
+    assert shop.measure(item, SMALL)
+    assert not shop.measure(item, SMALL)
+    list(shop.train([second]))
+    shop = workshop(tmp_path / "a")
+    assert shop.measure(item, SMALL)
+    assert not shop.measure(item, SMALL)
+    assert calls == [["FedAvg"], ["FedAvg", "FedNTD"]]
+    assert set(shop.results(item, SMALL).measured) == {"FedAvg", "FedNTD"}
+
+    record((tmp_path / "a" / "runs").iterdir(), tmp_path / "ledger")
+    elsewhere = workshop(tmp_path / "b", tmp_path / "ledger")
+    assert len(elsewhere.missing(item, SMALL)) == 2  # the ledger has no weights
+    assert elsewhere.missing(ITEM, SMALL) == []
+    (tmp_path / "ledger" / "measured").mkdir()
+    kept = next((tmp_path / "a" / "measured").iterdir())
+    (tmp_path / "ledger" / "measured" / kept.name).write_text(kept.read_text())
+    assert elsewhere.missing(item, SMALL) == []  # and needs none: it has the measurement
+    assert elsewhere.results(item, Setting()).measured == {}  # which is of a rehearsal
+
+
+def test_the_first_seed_of_all_cells_comes_first():
+    runs = wanted(ITEM, replace(SMALL, seeds=2))
+    assert [(run.cell[0], run.seed) for run in runs] == [("FedAvg", 0), ("FedNTD", 0), ("FedAvg", 1), ("FedNTD", 1)]
+    assert len({identity(run.config) for run in runs}) == 4
+
+
+def test_cells_by_row_column_or_both():
+    assert choose(ITEM, ["FedNTD"]) == [("FedNTD", "s=2")]
+    assert choose(ITEM, ["s=2"]) == list(ITEM.runs)
+    assert choose(ITEM, ["FedNTD/s=2", "FedAvg/s=2"]) == list(ITEM.runs)
+    with pytest.raises(FedntdError, match="two has no cell 'FedNDT'; its rows are FedAvg, FedNTD; its columns are s=2"):
+        choose(ITEM, ["FedNDT"])

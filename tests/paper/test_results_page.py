@@ -1,0 +1,50 @@
+"""docs/results.md: made from the ledger, up to date with it, and true to it."""
+
+from pathlib import Path
+
+import pytest
+from ledgers import made_up, write_ledger
+
+from fedntd.paper.item import Setting
+from fedntd.paper.items import find
+from fedntd.paper.results import results_page, write_results_page
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_is_up_to_date():
+    text, plots = results_page(DOCS / "results" / "ledger")
+    assert text == (DOCS / "results.md").read_text(encoding="utf-8"), "run: fedntd paper page"
+    for name in plots:
+        assert (DOCS / "results" / "figures" / f"{name}.png").exists(), "run: fedntd paper page"
+
+
+def test_a_page_of_two_protocols(tmp_path: Path):
+    item, results = find("table1"), []
+    for protocol, gain in (("released", 10.0), ("published", -5.0)):
+        for seed in range(2):
+            for method, accuracy in (("FedAvg", 40.0), ("FedNTD", 40.0 + gain)):
+                config = item.config((method, "CIFAR-10 s=2"), seed, Setting(protocol=protocol))
+                results.append(made_up(config, accuracy + seed, forgetting=0.5))
+    write_ledger(tmp_path / "ledger", results)
+    page = write_results_page(tmp_path / "ledger", tmp_path / "results.md").read_text()
+    assert (
+        "8 runs, 0.0 hours of training if made one by one; 2026-01-02; a machine, torch 2.13; precision fp32." in page
+    )
+    released, published = page.split("## Protocol `published`")
+    claim = "| FedNTD outperforms FedAvg on all set-ups. | Section 4.2 |"
+    assert f"{claim} holds so far | CIFAR-10 s=2: +10.0 |" in released
+    assert f"{claim} **does not hold** | CIFAR-10 s=2: −5.0 |" in published
+    assert "| `table1`: Accuracy and forgetting of seven methods | Table 1 | 4 of 294 |" in released
+    # 50 and 51; Table 1 has 52.61 (0.43)
+    assert "**50.50 ± 0.71** (0.50) ↑<br>paper 52.61 (0.43), −2.11<br>2 of 3 runs" in released
+    assert "(0 of 49 cells)" in released
+    assert "Accuracies in tables are: EMA 0.6." in published
+
+
+@pytest.mark.parametrize("words", ["| `mse`", "not measured yet"])
+def test_an_empty_ledger_is_said_to_be_empty(tmp_path: Path, words: str):
+    text, plots = results_page(tmp_path)
+    assert "Nothing has been recorded yet." in text
+    assert plots == {}
+    assert words not in text
