@@ -29,7 +29,7 @@ from fedntd.presets import TABLE1, WHOLE, preset
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXPERIMENTS = sorted((ROOT / "experiments").glob("*.toml"))
+EXPERIMENTS = [file for file in sorted((ROOT / "experiments").glob("*.toml")) if "# fedntd run" in file.read_text()]
 
 
 class Block(NamedTuple):

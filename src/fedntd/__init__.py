@@ -14,6 +14,7 @@ from fedntd.federation import Diverged, Federation
 from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.presets import configure
 from fedntd.record import Record, Run, read_run
+from fedntd.report.export import load
 from fedntd.together import federate, federate_together
 
 try:
@@ -44,5 +45,6 @@ __all__ = [
     "federate",
     "federate_together",
     "from_tensors",
+    "load",
     "read_run",
 ]

@@ -1,4 +1,4 @@
-"""The command line: run, compare, report, algorithms, bench, data, paper."""
+"""The command line: run, sweep, compare, report, export, leaderboard, algorithms, bench, data, paper."""
 
 import json
 import sys
@@ -20,15 +20,20 @@ from fedntd.bench import measure_speed
 from fedntd.config import from_table, read, with_settings
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
-from fedntd.errors import FedntdError, require
+from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.federation import Diverged
 from fedntd.grid import expand
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.paper.cli import app as paper_app
 from fedntd.presets import find_table
-from fedntd.record import Record, read_run
+from fedntd.record import Record, collector_paused, read_run, read_runs
+from fedntd.report.export import ROWS, TRACKERS, find_runs, track, write_rows
+from fedntd.report.leaderboard import leaderboard, made_of, put_into
+from fedntd.report.statistics import extras, parse_target
 from fedntd.report.summary import compare_json, compare_table
+from fedntd.sweep.cli import sweep
+from fedntd.sweep.search import search_pictures
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(
@@ -40,6 +45,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.command()(sweep)
 app.add_typer(paper_app, name="paper")
 
 stdout = Console()
@@ -48,6 +54,18 @@ stderr = Console(stderr=True)
 
 RunFolders = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.", show_default=False)
+]
+
+By = Annotated[
+    list[str] | None,
+    typer.Option("--by", metavar="KEY", help="Group runs by this setting alone, e.g. algorithm.name; repeatable."),
+]
+BaselineOption = Annotated[
+    str | None,
+    typer.Option("--baseline", metavar="METHOD|KEY=VALUE", help="Difference to these runs, paired over seeds."),
+]
+Target = Annotated[
+    float | None, typer.Option("--target", metavar="PERCENT", help="Rounds and bytes until this accuracy.")
 ]
 
 
@@ -130,40 +148,103 @@ def run(
 
 
 @app.command()
-def compare(runs: RunFolders, as_json: AsJson = False) -> None:
+@collector_paused()
+def compare(
+    runs: RunFolders, by: By = None, baseline: BaselineOption = None, target: Target = None, as_json: AsJson = False
+) -> None:
     """Print a table of runs; runs that differ only in seed become one row, mean ± std.
 
     Example: [b]fedntd compare runs/demo/fedavg runs/demo/fedntd[/b]
+
+    Of a sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
     """
-    found = [read_run(path) for path in find_runs(runs)]
+    found = read_runs(find_runs(runs))
+    columns = extras(found, baseline, parse_target(target))
     if as_json:
-        print(json.dumps(compare_json(found), indent=1))
+        print(json.dumps(compare_json(found, by or (), columns), indent=1))
     else:
-        stdout.print(compare_table(found))
+        stdout.print(compare_table(found, by or (), columns))
 
 
 @app.command()
+@collector_paused()
 def report(
     runs: RunFolders,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
     figures: Annotated[
         Path | None, typer.Option("--figures", metavar="DIR", help="Also write each figure here, as PNG and PDF.")
     ] = None,
+    by: By = None,
+    baseline: BaselineOption = None,
+    target: Target = None,
 ) -> None:
-    """Write one self-contained HTML page about one run, or several side by side.
+    """Write one self-contained HTML page about one run, several side by side, or a sweep.
 
     Example: [b]fedntd report runs/demo -o report.html --figures figures[/b]
     """
-    # matplotlib takes its time to import
-    from fedntd.report.figures import save_figures
-    from fedntd.report.html import write_report
+    from fedntd.report.html import View, write_report
 
-    found = [read_run(path) for path in find_runs(runs)]
-    written = write_report(found, out)
+    found = read_runs(find_runs(runs))
+    pictures = [picture for path in runs for picture in search_pictures(path)]
+    written = write_report(found, out, view=View(by or (), baseline, parse_target(target), pictures))
     stdout.print(f"report: {escape(str(written.resolve()))}", soft_wrap=True)
     if figures is not None:
-        files = save_figures(found, figures)
+        from fedntd.report.figures import save_figures  # matplotlib takes its time to import
+
+        files = save_figures(found, figures, by or ())
         stdout.print(f"figures: {len(files)} files in {escape(str(figures.resolve()))}", soft_wrap=True)
+
+
+@app.command()
+def export(
+    runs: RunFolders,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="A .csv or .parquet file, or a folder.")],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TRACKER", help="[b]tensorboard[/b], [b]wandb[/b] or [b]mlflow[/b].")
+    ] = None,
+    per: Annotated[
+        str, typer.Option("--per", help="Rows of a file: one a [b]round[/b], or one a [b]run[/b].")
+    ] = "round",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on while runs go on (with --to).")] = False,
+) -> None:
+    """Hand runs over to other programs: as a CSV or Parquet file, or to a tracker.
+
+    Example: [b]fedntd export runs/my-sweep -o sweep.parquet[/b]
+
+    Or:      [b]fedntd export runs/my-sweep --to tensorboard -o logs --follow[/b]
+    """
+    require_one_of("--per", per, ROWS)
+    paths = find_runs(runs)
+    if to is None:
+        require(not follow, "--follow needs --to: a file is written once")
+        require(out.suffix in (".csv", ".parquet"), f"{out} must end in .csv or .parquet; or name a tracker with --to")
+        write_rows(read_runs(paths), out, per)
+    else:
+        require_one_of("--to", to, TRACKERS)
+        for done in track(paths, to, out, follow):
+            print(f"{done.name}: {len(done.records)} rounds, {done.status}", file=sys.stderr, flush=True)
+    stdout.print(f"{len(paths)} runs to {escape(str(out))}", soft_wrap=True, highlight=False)
+
+
+@app.command("leaderboard")
+def write_leaderboard(
+    runs: RunFolders,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks."),
+    ] = None,
+) -> None:
+    """Print a table of methods by the other settings of a sweep, as Markdown.
+
+    Example: [b]fedntd leaderboard runs/leaderboard -o docs/leaderboard.md[/b]
+    """
+    found = read_runs(find_runs(runs))
+    table = leaderboard(found)
+    if out is None:
+        print(table, end="")
+        return
+    put_into(out, "leaderboard", f"\n\n{made_of(found)}\n\n{table}\n")
+    stdout.print(f"leaderboard: {escape(str(out))}", soft_wrap=True)
 
 
 @app.command()
@@ -266,20 +347,6 @@ def show_progress(outcomes: Outcomes, rounds: Sequence[int], labels: Sequence[st
                     speed=f"{outcome.seconds:.2f} s/round",
                 )
             yield i, outcome
-
-
-def find_runs(paths: list[Path]) -> list[Path]:
-    """The run folders among `paths`, and those right inside them."""
-    found: list[Path] = []
-    for path in paths:
-        require(path.exists(), f"there is no folder {path}")
-        inside = sorted(config.parent for config in path.glob("*/config.toml"))
-        require(
-            bool(inside) or (path / "config.toml").exists(),
-            f"{path} is neither a run folder nor a folder of run folders",
-        )
-        found += [path] if (path / "config.toml").exists() else inside
-    return list(dict.fromkeys(found))
 
 
 def free_folder(path: Path) -> Path:

@@ -18,7 +18,19 @@ from matplotlib.ticker import MaxNLocator
 
 from fedntd.errors import FedntdError
 from fedntd.record import Run
-from fedntd.report.summary import Curve, curves, distinct_partitions, is_number, labels, partition_title
+from fedntd.report.statistics import HeatMap, heat_map
+from fedntd.report.summary import (
+    MOST_CURVES,
+    Curve,
+    Group,
+    best_groups,
+    curves,
+    distinct_partitions,
+    group,
+    is_number,
+    labels,
+    partition_title,
+)
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure looks the same everywhere
@@ -57,28 +69,30 @@ BLUES = LinearSegmentedColormap.from_list("blues", ["#E3EFF7", "#7DB7DB", "#0072
 # --- one line a run ---------------------------------------------------------------------------------------------
 
 
-def learning_curves(runs: Sequence[Run]) -> Figure:
-    return lines_figure(runs, "accuracy", "test accuracy (%)", 100)
+def learning_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
+    return lines_figure(runs, "accuracy", "test accuracy (%)", 100, by=by)
 
 
-def forgetting_curves(runs: Sequence[Run]) -> Figure:
-    figure = lines_figure(runs, "forgetting", "forgetting $F$", 1)
+def forgetting_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
+    figure = lines_figure(runs, "forgetting", "forgetting $F$", 1, by=by)
     figure.axes[0].axhline(
         0, color="#555555", linewidth=0.7, zorder=1
     )  # below it, the model is better than ever before
     return figure
 
 
-def consistency_curves(runs: Sequence[Run]) -> Figure:
+def consistency_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Figure 2b: how much alike the class-wise accuracies of two rounds in a row are."""
-    return lines_figure(runs, "similarity", "cosine similarity to the round before", 1, top=1)
+    return lines_figure(runs, "similarity", "cosine similarity to the round before", 1, top=1, by=by)
 
 
-def lines_figure(runs: Sequence[Run], name: str, label: str, scale: float, top: float | None = None) -> Figure:
+def lines_figure(
+    runs: Sequence[Run], name: str, label: str, scale: float, top: float | None = None, by: Sequence[str] = ()
+) -> Figure:
     with styled():
         figure = Figure(figsize=(5.6, 3.3), layout="constrained")
         ax = figure.subplots()
-        drawn = [curve for curve in curves(runs) if curve.values(name)[0]]
+        drawn = [curve for curve in curves(runs, by) if curve.values(name)[0]]
         for curve in drawn:
             rounds, mean, std = curve.values(name)
             draw(ax, curve, rounds, scale * mean, None if std is None else scale * std)
@@ -101,9 +115,9 @@ def draw(ax: Axes, curve: Curve, rounds: Sequence[int], mean: np.ndarray, std: n
 # --- figure 4 ---------------------------------------------------------------------------------------------------
 
 
-def local_curves(runs: Sequence[Run]) -> Figure:
+def local_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Figure 4: local models after training, and the global model around the round, in and out of the local classes."""
-    drawn = [curve for curve in curves(runs) if curve.values("global_in_before")[0]]
+    drawn = [curve for curve in curves(runs, by) if curve.values("global_in_before")[0]]
     with styled():
         figure = Figure(figsize=(6.8, 0.6 + 2.1 * max(1, len(drawn))), layout="constrained")
         rows = figure.subplots(max(1, len(drawn)), 2, sharex=True, sharey=True, squeeze=False)
@@ -249,19 +263,71 @@ def legend(figure: Figure, drawn: Sequence[Curve]) -> None:
         figure.axes[0].set_title(plain(drawn[0].label))
 
 
-def save_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Each figure for which there is something to show, as PNG and as PDF."""
+def heat_figure(made: HeatMap) -> Figure:
+    """The mean final accuracy for each pair of values of two settings."""
+    with styled():
+        rows, columns = made.values.shape
+        figure = Figure(figsize=(1.6 + 0.7 * columns, 1.1 + 0.42 * rows), layout="constrained")
+        ax = figure.subplots()
+        ax.imshow(100 * made.values, aspect="auto", cmap="viridis", interpolation="nearest")
+        low, high = float(np.nanmin(made.values)), float(np.nanmax(made.values))
+        for i, j in np.ndindex(rows, columns):
+            value = made.values[i, j]
+            bright = value > low + 0.55 * (high - low)
+            text = f"{100 * value:.1f}" if np.isfinite(value) else "–"
+            ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="black" if bright else "white")
+        ax.set_xticks(range(columns), [plain(v) for v in made.column_values])
+        ax.set_yticks(range(rows), [plain(v) for v in made.row_values])
+        ax.set(xlabel=made.columns, ylabel=made.rows, title="final test accuracy (%)", facecolor="#BBBBBB")
+        bare(ax)
+    return figure
+
+
+def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
+    """What each group cost and what came of it."""
+    colours = {id(run): curve.colour for curve in drawn for run in curve.runs}
+    with styled():
+        figure = Figure(figsize=(6.8, 3.2), layout="constrained")
+        traffic, time = figure.subplots(1, 2, sharey=True)
+        for g in groups:
+            if not (g.finished and g.values["final"]):
+                continue
+            sent, minutes = (g.means["bytes_up"] + g.means["bytes_down"]) / 1e9, g.means["seconds"] / 60
+            for ax, x in ((traffic, sent), (time, minutes)):
+                colour = colours.get(id(g.finished[0]), GREY)
+                spread = 100 * (g.std("final") or 0)
+                ax.errorbar(x, 100 * g.means["final"], yerr=spread, fmt="o", color=colour, markersize=4, elinewidth=1)
+        traffic.set(xlabel="GB sent in both directions", ylabel="final test accuracy (%)")
+        time.set(xlabel="minutes a run")
+        for ax in (traffic, time):
+            ax.set_xlim(left=0)
+        handles = [Line2D([], [], color=c.colour, marker="o", linestyle="", label=plain(c.label)) for c in drawn]
+        widest = max((len(c.label) for c in drawn), default=0)
+        figure.legend(handles=handles, loc="outside upper center", ncols=int(np.clip(90 // (widest + 6), 1, 5)))
+    return figure
+
+
+def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = ()) -> list[Path]:
+    """Each figure for which there is something to show, as PNG and as PDF; of very many runs, of the best groups."""
     figures: dict[str, Callable[[], Figure]] = {}
+    groups, drawn = group(runs, by), curves(runs, by)
+    heat = heat_map(runs, by)
+    if heat is not None:
+        figures["two-settings"] = lambda: heat_figure(heat)
+    if len(drawn) > 2:
+        figures["cost"] = lambda: cost_figure(groups, drawn)
+    if len(groups) > len(best_groups(groups)) or len(runs) > 2 * MOST_CURVES:
+        runs = [run for curve in drawn for run in curve.runs]
     if any(run.records for run in runs):
         figures |= {
-            "learning-curves": lambda: learning_curves(runs),
-            "forgetting": lambda: forgetting_curves(runs),
-            "class-accuracy": lambda: class_accuracy(runs),
-            "in-and-out-local": lambda: local_curves(runs),
+            "learning-curves": lambda: learning_curves(runs, by),
+            "forgetting": lambda: forgetting_curves(runs, by),
+            "class-accuracy": lambda: class_accuracy(runs if len(runs) <= MOST_CURVES else [c.runs[0] for c in drawn]),
+            "in-and-out-local": lambda: local_curves(runs, by),
         }
     if any(is_number(record.similarity) for run in runs for record in run.records):
-        figures["consistency"] = lambda: consistency_curves(runs)
-    partitions = distinct_partitions(runs)
+        figures["consistency"] = lambda: consistency_curves(runs, by)
+    partitions = distinct_partitions(runs)[:MOST_CURVES]
     for i, run in enumerate(partitions, start=1):
         figures["partition" if len(partitions) == 1 else f"partition-{i}"] = lambda run=run: partition_map(run)
 

@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from fedntd.config import Choice, flat
+from fedntd.config import Choice
 from fedntd.errors import FedntdError, require
 from fedntd.plan import cohort
 from fedntd.record import Run
-from fedntd.report import summary
-from fedntd.report.summary import HEADINGS, Curve, Group, figure, outcomes, show, thing
+from fedntd.report import statistics, summary
+from fedntd.report.statistics import HeatMap
+from fedntd.report.summary import HEADINGS, Curve, Extra, Group, figure, outcomes, show, size, thing
 
 EXPLAINED = {
     "final": "accuracy on the test part after the last round",
@@ -27,10 +29,23 @@ EXPLAINED = {
 }
 
 
-def write_report(runs: Sequence[Run], file: Path, title: str | None = None) -> Path:
+MANY = 12  # of more runs than that, what is told run by run would be too long to read
+
+
+@dataclass(frozen=True)
+class View:
+    """How to look at the runs: grouped by which settings, against which baseline and target; pictures to add."""
+
+    by: Sequence[str] = ()
+    baseline: str | None = None
+    target: float | None = None
+    pictures: Sequence[tuple[str, str, str]] = ()  # heading, PNG as base64, caption
+
+
+def write_report(runs: Sequence[Run], file: Path, title: str | None = None, view: View | None = None) -> Path:
     """The page is written aside and moved into place, so that a reader never meets half of it."""
     require(bool(runs), "a report needs at least one run")
-    page = render(runs, title)
+    page = render(runs, title, view or View())
     aside = file.with_name(f"{file.name}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,14 +58,21 @@ def write_report(runs: Sequence[Run], file: Path, title: str | None = None) -> P
     return file
 
 
-def render(runs: Sequence[Run], title: str | None) -> str:
+def render(runs: Sequence[Run], title: str | None, view: View) -> str:
     from fedntd import __version__
 
     def text(name: str) -> str:
         return (files("fedntd.report") / name).read_text(encoding="utf-8")
 
-    curves, groups, labels = summary.curves(runs), summary.group(runs), summary.labels(runs)
+    curves, groups, labels = summary.curves(runs, view.by), summary.group(runs, view.by), summary.labels(runs)
     partitions = summary.distinct_partitions(runs)
+    many = len(runs) > MANY
+    best = summary.best_shown(groups)
+    extras = statistics.extras(runs, view.baseline, view.target)
+    told = dict(zip((id(run) for run in runs), labels, strict=True))
+    panels = [curve.runs[0] for curve in curves] if many else runs
+    differing = summary.differing(runs)
+    keys = unique(key for run in runs for key in run.settings)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
@@ -58,32 +80,45 @@ def render(runs: Sequence[Run], title: str | None) -> str:
         title=title or default_title(runs, groups),
         facts=facts(runs),
         runs=[{"label": label, "path": run.path} for label, run in zip(labels, runs, strict=True)],
+        panels=[{"label": told[id(run)], "path": run.path} for run in panels],
         curves=curves,
         curve_of={run.path: i for i, curve in enumerate(curves) for run in curve.runs},
+        left_out=len(groups) - len(summary.best_groups(groups)),
+        many=many,
         several=any(len(g.runs) > 1 for g in groups),
-        cards=cards(groups),
+        by=view.by,
+        cards=cards(summary.best_groups(groups)),
         headings=HEADINGS,
         explained=EXPLAINED,
-        summary=[summary_row(g, groups) for g in groups],
-        single=[summary_row(Group(label, [run]), []) for label, run in zip(labels, runs, strict=True)],
+        extras=[extra.heading for extra in extras],
+        summary=[summary_row(g, best, extras) for g in groups],
+        baseline=view.baseline,
+        target=view.target,
+        single=[summary_row(Group(label, [run]), {}) for label, run in zip(labels, runs, strict=True)],
         reasons=summary.reasons(runs),
-        differing=settings(runs, summary.differing(runs)),
-        settings=settings(runs, unique(key for run in runs for key in flat(run.config))),
+        heat=heat_table(statistics.heat_map(runs, view.by)),
+        pictures=view.pictures,
+        differing=settings(runs, differing),
+        settings=settings(runs[:1], [k for k in keys if k not in differing]) if many else settings(runs, keys),
         costs=[cost_row(run) for run in runs],
-        environment=environments(runs),
+        environment=environments(runs, many),
         partitions=[
-            {"title": summary.partition_title(run.config), "most": int(run.counts.max())} for run in partitions
+            {"title": summary.partition_title(run.config), "most": int(run.counts.max())}
+            for run in partitions[: summary.MOST_CURVES]
         ],
         css=text("report.css"),
         js=text("report.js"),
         data=embedded(
             {
                 "curves": [curve_data(curve) for curve in curves],
+                "points": points(groups, curves),
                 "classAccuracy": [
                     {"rows": run.classes, "z": [clean(record.class_accuracy, 4) for record in run.records]}
-                    for run in runs
+                    for run in panels
                 ],
-                "partitions": [{"rows": run.classes, "z": run.counts.tolist()} for run in partitions],
+                "partitions": [
+                    {"rows": run.classes, "z": run.counts.tolist()} for run in partitions[: summary.MOST_CURVES]
+                ],
             }
         ),
         version=__version__,
@@ -150,15 +185,19 @@ def cell(text: str, sort: float | None, spread: str = "", best: bool = False) ->
     return {"text": text, "sort": "" if sort is None else sort, "spread": spread, "best": best}
 
 
-def summary_row(g: Group, groups: Sequence[Group]) -> dict[str, Any]:
+def summary_row(g: Group, best: Mapping[str, float], extras: Sequence[Extra] = ()) -> dict[str, Any]:
     cells = []
     for key in HEADINGS:
         mean, std = g.mean(key), g.std(key)
         spread = "" if std is None else f"± {figure(key, std)}"
-        cells.append(cell(figure(key, mean), mean, spread, summary.is_best(key, g, groups)))
+        cells.append(cell(figure(key, mean), mean, spread, summary.is_best(key, g, best)))
     counted = g.finished or g.runs
     seconds = float(np.mean([summary.summarise(run).seconds for run in counted]))
     cells += [cell(summary.progress(g), len(counted[0].records)), cell(summary.duration(seconds), seconds)]
+    for extra in extras:
+        first, _, rest = extra.text(g).partition("\n")
+        value = next((v for v in extra.values(g).values() if isinstance(v, float)), None)
+        cells.append(cell(first, value, rest.replace("\n", " ")))
     return {"label": g.label, "path": counted[0].path, "count": g.count, "cells": cells, "outcomes": outcomes(g)}
 
 
@@ -169,26 +208,48 @@ def cost_row(run: Run) -> list[dict[str, Any]]:
     return traffic + [cell(summary.duration(seconds), seconds) for seconds in (s.seconds, s.seconds / rounds)]
 
 
-def size(count: float) -> str:
-    for unit, power in (("TB", 12), ("GB", 9), ("MB", 6), ("kB", 3)):
-        if count >= 10**power:
-            return f"{count / 10**power:.2f} {unit}"
-    return f"{count:.0f} B"
-
-
 def settings(runs: Sequence[Run], keys: Sequence[str]) -> list[tuple[str, list[str]]]:
-    tables = [flat(run.config) for run in runs]
+    tables = [run.settings for run in runs]
     return [(key, [show(table[key]) if table.get(key) is not None else "–" for table in tables]) for key in keys]
 
 
-def environments(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+def environments(runs: Sequence[Run], many: bool) -> list[tuple[str, list[str]]]:
+    """Of many runs, all that was told, once each."""
+
     def told(value: Any) -> str:
         return " ".join(map(str, value)) if isinstance(value, list) else "–" if value is None else str(value)
 
     keys = unique(key for run in runs for key in run.environment)
-    return [("folder", [run.name for run in runs])] + [
-        (key, [told(run.environment.get(key)) for run in runs]) for key in keys
+    rows = [(key, [told(run.environment.get(key)) for run in runs]) for key in keys]
+    if many:
+        once = [(key, unique(values)) for key, values in rows]
+        return [(key, [" / ".join(v) if len(v) <= 3 else f"{v[0]} … {v[-1]}"]) for key, v in once]
+    return [("folder", [run.name for run in runs]), *rows]
+
+
+def heat_table(made: HeatMap | None) -> dict[str, Any] | None:
+    """Each cell's text, how many runs it is of, and its place between the lowest and the highest value."""
+    if made is None or np.isnan(made.values).all():
+        return None
+    low, high = float(np.nanmin(made.values)), float(np.nanmax(made.values))
+
+    def entry(value: float, count: int) -> dict[str, Any]:
+        if np.isnan(value):
+            return {"text": "–", "count": 0, "share": None}
+        return {"text": figure("final", value), "count": int(count), "share": (value - low) / ((high - low) or 1)}
+
+    cells = [
+        [entry(value, count) for value, count in zip(values, counts, strict=True)]
+        for values, counts in zip(made.values, made.counts, strict=True)
     ]
+    return {
+        "rows": made.rows,
+        "columns": made.columns,
+        "column_values": made.column_values,
+        "cells": list(zip(made.row_values, cells, strict=True)),
+        "low": figure("final", low),
+        "high": figure("final", high),
+    }
 
 
 # --- data for the charts ----------------------------------------------------------------------------------------
@@ -213,6 +274,23 @@ def curve_data(curve: Curve) -> dict[str, Any]:
     data["traffic"] = [clean(np.cumsum(traffic) / 1e9), *data["accuracy"][1:]]
     data["time"] = [clean(np.cumsum(curve.values("seconds")[1]) / 60), *data["accuracy"][1:]]
     return data
+
+
+def points(groups: Sequence[Group], curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Of each group what it cost and what came of it, for the charts of cost against accuracy."""
+    colours = {id(run): curve.colour for curve in curves for run in curve.runs}
+    return [
+        {
+            "label": g.label,
+            "colour": colours.get(id(g.finished[0]), "#8A8A8A"),
+            "accuracy": g.means["final"],
+            "spread": g.std("final"),
+            "minutes": g.means["seconds"] / 60,
+            "traffic": (g.means["bytes_up"] + g.means["bytes_down"]) / 1e9,
+        }
+        for g in groups
+        if g.finished and g.values["final"]
+    ]
 
 
 def clean(values: Iterable[float], digits: int = 7) -> list[float | None]:

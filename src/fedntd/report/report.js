@@ -215,6 +215,45 @@
     });
   }
 
+  // --- points -----------------------------------------------------------------------------------------------------
+
+  // One point a group: what it cost, and the accuracy that it came to.
+  function drawPoints(box) {
+    const set = box.dataset, all = data.points;
+    if (!all.length) return empty(box, "No run has finished.");
+    const xs = all.map((p) => p[set.points]), [x0, x1] = [0, Math.max(...xs) * 1.05 || 1];
+    const lows = all.map((p) => 100 * (p.accuracy - (p.spread || 0)));
+    const highs = all.map((p) => 100 * (p.accuracy + (p.spread || 0)));
+    const [low, high] = [Math.min(...lows), Math.max(...highs)];
+    const yTicks = ticks(low, high > low ? high : low + 1, 5, { around: true });
+    const [y0, y1] = [yTicks.at[0], yTicks.at.at(-1)];
+    const left = Math.max(...yTicks.at.map((v) => textWidth(v.toFixed(yTicks.decimals)))) + 12;
+    const label = `${set.y} by ${set.x}`;
+    const { svg, area } = picture(box, { left, right: 12, top: 26, bottom: 42 }, 270, label);
+    const x = (v) => area.left + ((v - x0) / (x1 - x0)) * (area.right - area.left);
+    const y = (v) => area.bottom - ((v - y0) / (y1 - y0)) * (area.bottom - area.top);
+    add(svg, "text", { x: 0, y: 12 }, set.y);
+    for (const v of yTicks.at) {
+      add(svg, "path", { class: v === 0 ? "axis" : "grid", d: `M${area.left} ${y(v)}H${area.right}` });
+      add(svg, "text", { x: area.left - 8, y: y(v) + 4, "text-anchor": "end" }, v.toFixed(yTicks.decimals));
+    }
+    xAxis(svg, area, x, x0, x1, set.x, false);
+    all.forEach((p, i) => {
+      const [px, py] = [x(xs[i]), y(100 * p.accuracy)];
+      if (p.spread) add(svg, "path", { class: "line", d: `M${px} ${y(lows[i])}V${y(highs[i])}`, stroke: p.colour, opacity: 0.4 });
+      const dot = add(svg, "circle", { class: "dot", cx: px, cy: py, r: 5, fill: p.colour });
+      dot.addEventListener("pointerenter", (event) => {
+        const spread = p.spread ? ` ± ${(100 * p.spread).toFixed(2)}` : "";
+        const rows = [
+          { label: "accuracy", text: `${(100 * p.accuracy).toFixed(2)}${spread} %` },
+          { label: set.x, text: xs[i].toPrecision(3) },
+        ];
+        tip(p.label, rows, event.clientX, event.clientY);
+      });
+      dot.addEventListener("pointerleave", hideTip);
+    });
+  }
+
   // --- heat maps --------------------------------------------------------------------------------------------------
 
   // Class-wise accuracy by round, or samples by client: z[column][row]. One pixel a cell, stretched: 100 classes by 200
@@ -342,8 +381,13 @@
     }
     for (const box of document.querySelectorAll(".chart")) {
       box.replaceChildren();
-      if (box.clientWidth) (box.dataset.heat ? drawHeat : drawLines)(box);
+      if (box.clientWidth) (box.dataset.heat ? drawHeat : box.dataset.points ? drawPoints : drawLines)(box);
     }
+  }
+
+  for (const cell of document.querySelectorAll("td[data-share]")) {
+    const share = Number(cell.dataset.share), [r, g, b] = accuracyColour(share);
+    cell.style.cssText = `background:rgb(${r},${g},${b});color:${share > 0.55 ? "#16191d" : "#ffffff"}`;
   }
 
   for (const key of document.querySelectorAll(".key")) {

@@ -1,6 +1,7 @@
 """The figures of runs, what the runs differ in, and the table that compares them."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import cycle
@@ -11,7 +12,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedntd.config import Config, flat
+from fedntd.config import Config
+from fedntd.errors import did_you_mean, require
 from fedntd.metrics import moving_average
 from fedntd.record import Run
 
@@ -65,7 +67,7 @@ def summarise(run: Run) -> Summary:
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """The config keys whose values are not the same in all runs."""
-    tables = [flat(run.config) for run in runs]
+    tables = [run.settings for run in runs]
     keys = dict.fromkeys(key for table in tables for key in table)
     return [key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)]
 
@@ -80,22 +82,35 @@ def labels(runs: Sequence[Run]) -> list[str]:
     ]
     for detail in details:
         told = [detail(run) for run in runs]
-        among = {name: {t for n, t in zip(names, told, strict=True) if n == name} for name in names}
+        among: dict[str, set[str]] = {}
+        for name, t in zip(names, told, strict=True):
+            among.setdefault(name, set()).add(t)
         names = [f"{name} {t}" if len(among[name]) > 1 else name for name, t in zip(names, told, strict=True)]
-    return [f"{name} #{names[:i].count(name) + 1}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    counts, seen = Counter(names), Counter[str]()
+    for i, name in enumerate(names):
+        seen[name] += 1
+        names[i] = f"{name} #{seen[name]}" if counts[name] > 1 else name
+    return names
 
 
 def labels_without_seed(runs: Sequence[Run]) -> list[str]:
-    tables = [flat(run.config) for run in runs]
+    tables = [run.settings for run in runs]
     keys = [key for key in differing(runs) if key not in ("algorithm.name", "seed", *ASIDE)]
     keys.sort(key=lambda key: not key.startswith("algorithm."))
     endings = [key.split(".")[-1] for key in keys]
+    values: dict[tuple[str, Any], set[str]] = {}  # of a key, among the peers of a run
+
+    def peers(key: str, table: dict[str, Any]) -> tuple[str, Any]:
+        """Runs of the same algorithm (partition, model), if the key is an option of it."""
+        name = f"{key.split('.')[0]}.name"
+        return key, None if key == name else table.get(name)
+
+    for table in tables:
+        for key in keys:
+            values.setdefault(peers(key, table), set()).add(repr(table.get(key)))
 
     def tells(key: str, table: dict[str, Any]) -> bool:
-        """An option of an algorithm (or partition, model) is told where two runs of that algorithm differ in it."""
-        name = f"{key.split('.')[0]}.name"
-        peers = tables if key == name else [t for t in tables if t.get(name) == table.get(name)]
-        return key in table and any(t.get(key) != table[key] for t in peers)
+        return key in table and len(values[peers(key, table)]) > 1
 
     def part(key: str, ending: str, value: Any) -> str:
         if key in ("server.name", "auxiliary.name"):  # most methods have neither
@@ -146,34 +161,61 @@ class Group:
 
     @cached_property
     def values(self) -> dict[str, list[float]]:
-        """Of each figure, one value a run that counts: a failed run never does."""
-        counted = [asdict(summarise(run)) for run in self.runs if run.status != "failed" and run.records]
+        """Of each figure, one value a run that counts: those that finished; if none has, what there is of the others. A
+        failed run never counts."""
+        whole = self.finished or [run for run in self.runs if run.status != "failed"]
+        counted = [asdict(summarise(run)) for run in whole if run.records]
         return {key: [s[key] for s in counted] for key in (*HEADINGS, "rounds", "seconds", "bytes_up", "bytes_down")}
 
     @property
     def count(self) -> str:
         return f"{len(self.runs) - len(self.failed)}/{len(self.runs)}" if self.failed else str(len(self.runs))
 
+    @cached_property
+    def means(self) -> dict[str, float]:
+        return {key: float(np.mean(values)) for key, values in self.values.items() if values}
+
     def mean(self, key: str) -> float | None:
-        return float(np.mean(self.values[key])) if self.values[key] else None
+        return self.means.get(key)
 
     def std(self, key: str) -> float | None:
         """Sample standard deviation; None for fewer than two finished runs."""
         return float(np.std(self.values[key], ddof=1)) if len(self.values[key]) > 1 else None
 
 
-def group(runs: Sequence[Run]) -> list[Group]:
+def group(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Group]:
+    """Runs that differ only in their seed; or `by` some settings, all runs that have the same values of these."""
+    if by:
+        return group_by(runs, by)
     groups: dict[str, list[int]] = {}
+    taken: set[tuple[str, str, int]] = set()
     for i, run in enumerate(runs):
-        key = repr({k: v for k, v in flat(run.config).items() if k not in ("seed", *ASIDE)})
-        same = [runs[j] for j in groups.get(key, []) if runs[j].status == run.status]
-        again = any(other.config.seed == run.config.seed for other in same)  # one seed run twice is no second sample
+        key = repr({k: v for k, v in run.settings.items() if k not in ("seed", *ASIDE)})
+        again = (key, run.status, run.config.seed) in taken  # one seed run twice is no second sample
+        taken.add((key, run.status, run.config.seed))
         if again or run.status not in ("finished", "failed"):
             key = f"{key} {i}"
         groups.setdefault(key, []).append(i)
     own, shared = labels(runs), labels_without_seed(runs)
-    names = [shared[m[0]] if len(m) > 1 or shared.count(shared[m[0]]) == 1 else own[m[0]] for m in groups.values()]
+    alike = Counter(shared[members[0]] for members in groups.values())
+    names = [shared[m[0]] if alike[shared[m[0]]] == 1 or len(m) > 1 else own[m[0]] for m in groups.values()]
     return [Group(name, [runs[i] for i in m]) for name, m in zip(names, groups.values(), strict=True)]
+
+
+def group_by(runs: Sequence[Run], by: Sequence[str]) -> list[Group]:
+    known = dict.fromkeys(key for run in runs for key in run.settings)
+    for key in by:
+        require(key in known, f"--by {key}: no run has such a setting; {did_you_mean(key, known)}")
+    endings = [key.split(".")[-1] for key in by]
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        parts = []
+        for key, ending in zip(by, endings, strict=True):
+            value = run.settings.get(key)
+            short = ending if endings.count(ending) == 1 else key
+            parts += [] if value is None else [thing(value)] if ending == "name" else [f"{short}={show(value)}"]
+        groups.setdefault(" ".join(parts) or "other", []).append(run)
+    return [Group(label, members) for label, members in groups.items()]
 
 
 @dataclass(frozen=True)
@@ -193,15 +235,28 @@ class Curve:
         return rounds, rows.mean(0), rows.std(0, ddof=1) if len(rows) > 1 else None
 
 
-def curves(runs: Sequence[Run]) -> list[Curve]:
+MOST_CURVES = 14  # more than that no chart can tell apart
+
+
+def curves(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Curve]:
+    """Of more groups than a chart can show, those with the best final accuracy."""
     told = dict(zip((id(run) for run in runs), labels(runs), strict=True))
     lines: list[tuple[str, list[Run]]] = []
-    for g in group(runs):
+    for g in best_groups(group(runs, by)):
         if g.finished:
             lines.append((g.label, g.finished))
-        lines += [(told[id(run)], [run]) for run in g.runs if run.status != "finished"]
+        if not (by and g.finished):
+            lines += [(told[id(run)], [run]) for run in g.runs if run.status != "finished"]
+    lines = lines[:MOST_CURVES]
     styles = ((colour, dash) for dash in cycle(DASHES) for colour in PALETTE)
     return [Curve(label, members, *style) for (label, members), style in zip(lines, styles, strict=False)]
+
+
+def best_groups(groups: Sequence[Group]) -> list[Group]:
+    """In their own order, but no more than a chart can show."""
+    ranked = sorted(groups, key=lambda g: -1.0 if g.mean("final") is None else g.means["final"], reverse=True)
+    chosen = {id(g) for g in ranked[:MOST_CURVES]}
+    return [g for g in groups if id(g) in chosen]
 
 
 def is_number(value: float | None) -> bool:
@@ -217,11 +272,11 @@ def partition_title(config: Config) -> str:
 
 def distinct_partitions(runs: Sequence[Run]) -> list[Run]:
     """The first run with each partition."""
-    found: list[Run] = []
+    found: dict[tuple[tuple[str, ...], bytes], Run] = {}
     for run in runs:
-        if not any(run.classes == other.classes and np.array_equal(run.counts, other.counts) for other in found):
-            found.append(run)
-    return found
+        if run.counts.size:  # a run that failed before the data was dealt has none
+            found.setdefault((tuple(run.classes), run.counts.tobytes()), run)
+    return list(found.values())
 
 
 # --- as a table -------------------------------------------------------------------------------------------------
@@ -239,21 +294,36 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-def is_best(key: str, one: Group, groups: Sequence[Group]) -> bool:
-    """As far as the digits shown tell; among groups with a finished run, if there is something to compare."""
-    shown = [float(figure(key, g.mean(key))) for g in groups if g.finished and g.values[key]]
-    if len(shown) < 2 or not (one.finished and one.values[key]):
-        return False
-    return float(figure(key, one.mean(key))) == (min if key == "forgetting" else max)(shown)
+def size(count: float) -> str:
+    for unit, power in (("TB", 12), ("GB", 9), ("MB", 6), ("kB", 3)):
+        if count >= 10**power:
+            return f"{count / 10**power:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def best_shown(groups: Sequence[Group]) -> dict[str, float]:
+    """Of each figure the best value among groups with a finished run, as far as the digits shown tell."""
+    best = {}
+    for key in HEADINGS:
+        shown = [float(figure(key, g.mean(key))) for g in groups if g.finished and g.values[key]]
+        if len(shown) > 1:
+            best[key] = (min if key == "forgetting" else max)(shown)
+    return best
+
+
+def is_best(key: str, one: Group, best: Mapping[str, float]) -> bool:
+    mean = one.mean(key) if one.finished else None
+    return mean is not None and key in best and float(figure(key, mean)) == best[key]
 
 
 def outcomes(one: Group) -> list[str]:
-    """What is to be said of runs that did not finish: "failed (round 7)", "interrupted"."""
-    return [
+    """What is to be said of runs that did not finish: "failed (round 7)", "interrupted", "3 × failed (round 1)"."""
+    told = Counter(
         f"failed (round {len(run.records) + 1})" if run.status == "failed" else run.status
         for run in one.runs
         if run.status != "finished"
-    ]
+    )
+    return [text if count == 1 else f"{count} × {text}" for text, count in told.items()]
 
 
 def progress(one: Group) -> str:
@@ -263,47 +333,70 @@ def progress(one: Group) -> str:
 
 
 def reasons(runs: Sequence[Run]) -> list[str]:
-    return [
-        f"{label} failed in round {len(run.records) + 1}: {run.reason or 'no reason was recorded'}"
-        for label, run in zip(labels(runs), runs, strict=True)
-        if run.status == "failed"
-    ]
+    """Why runs failed; those that failed for one reason are told in one sentence."""
+    failed: dict[tuple[int, str], list[str]] = {}
+    for label, run in zip(labels(runs), runs, strict=True):
+        if run.status == "failed":
+            failed.setdefault((len(run.records) + 1, run.reason or "no reason was recorded"), []).append(label)
+
+    def all_of(names: list[str]) -> str:
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    return [f"{all_of(names)} failed in round {round}: {why}" for (round, why), names in failed.items()]
 
 
-def compare_table(runs: Sequence[Run]) -> Table:
-    groups = group(runs)
+@dataclass(frozen=True)
+class Extra:
+    """A further column of the table: its heading, and of each group the text and what a program gets."""
+
+    heading: str
+    text: Callable[[Group], str]
+    values: Callable[[Group], dict[str, Any]]
+
+
+def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[Extra] = ()) -> Table:
+    groups = group(runs, by)
+    best = best_shown(groups)
     several = any(len(g.runs) > 1 for g in groups)
+    over = "runs" if by else "seeds"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, leading=int(several))
-    table.title = "Test accuracy in %, forgetting F" + (", mean ± standard deviation over seeds" if several else "")
+    table.title = "Test accuracy in %, forgetting F" + (f", mean ± standard deviation over {over}" if several else "")
     table.title_justify, table.title_style, table.caption_justify, table.caption_style = "left", "dim", "left", ""
     table.add_column("run", overflow="fold")
-    for heading in (*(["runs"] if several else []), *HEADINGS.values(), "rounds", "time"):
+    shown = {
+        key: HEADINGS[key] for key in (("final", "last10", "forgetting") if extras else HEADINGS)
+    }  # room is scarce
+    for heading in (*(["runs"] if several else []), *shown.values(), "rounds", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
+    for extra in extras:
+        table.add_column(extra.heading, justify="right", no_wrap=True)
     for g in groups:
         told = [Text(text, style="red" if "failed" in text else "yellow") for text in outcomes(g)]
         cells = [Text(g.count)] if several else []
-        for key in HEADINGS:
+        for key in shown:
             std = g.std(key)
             text = figure(key, g.mean(key)) + (f"\n±{figure(key, std)}" if std is not None else "")
-            cells.append(Text(text, style="bold" if is_best(key, g, groups) else ""))
+            cells.append(Text(text, style="bold" if is_best(key, g, best) else ""))
         seconds = g.mean("seconds")
-        table.add_row(
-            Text("\n").join([Text(g.label), *told]), *cells, progress(g), "–" if seconds is None else duration(seconds)
-        )
-    table.caption = Text("\n".join(["", *reasons(runs)]), style="red") if reasons(runs) else None
+        cells += [Text(progress(g)), Text("–" if seconds is None else duration(seconds))]
+        table.add_row(Text("\n").join([Text(g.label), *told]), *cells, *(Text(extra.text(g)) for extra in extras))
+    why = reasons(runs)
+    table.caption = Text("\n".join(["", *why]), style="red") if why else None
     return table
 
 
-def compare_json(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    keys = differing(runs)
+def compare_json(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[Extra] = ()) -> list[dict[str, Any]]:
+    keys = by or [key for key in differing(runs) if key not in ("seed", *ASIDE)]
     result = []
-    for g in group(runs):
+    for g in group(runs, by):
         row: dict[str, Any] = {"label": g.label, "runs": len(g.runs)}
         row |= {"finished": len(g.finished), "failed": len(g.failed)}
         for key in g.values:
             row |= {key: g.mean(key), f"{key}_std": g.std(key)}
+        for extra in extras:
+            row |= extra.values(g)
         told = zip(g.runs, map(summarise, g.runs), strict=True)
-        row["settings"] = {k: v for k, v in flat(g.runs[0].config).items() if k in keys and k not in ("seed", *ASIDE)}
+        row["settings"] = {k: v for k, v in g.runs[0].settings.items() if k in keys}
         row["members"] = [{"path": str(run.path), "seed": run.config.seed, **asdict(s)} for run, s in told]
         result.append(row)
     return result

@@ -1,0 +1,88 @@
+"""What the sweep layer costs: many short runs through `fedntd sweep`'s own path, against the same runs one by one.
+
+    PYTHONPATH=src python benchmarks/sweep_overhead.py --runs 100 --rounds 5
+
+Both train the same runs of the demo into run folders, in one process: each by `federate`, and all of them planned,
+grouped, trained and shown as a sweep does it. Passes alternate, so that a machine that gets slower meanwhile does not
+favour one of them; the overhead is that of the medians. The sweep's planning (its file, configs, groups) is counted in.
+"""
+
+import argparse
+import io
+import json
+import platform
+import statistics
+import tempfile
+import time
+from contextlib import closing, redirect_stderr
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from fedntd import federate
+from fedntd.sweep import execute, show
+from fedntd.sweep.plan import groups, jobs, read_sweep
+
+SWEEP = """
+base = "demo"
+seeds = [{seeds}]
+[settings]
+device = "cpu"
+federation.rounds = {rounds}
+measure.local_every = 0
+[grid]
+algorithm.name = ["fedavg", "fedntd"]
+"""
+
+
+def one_by_one(file: Path, out: Path) -> float:
+    configs = [(run.name, run.config) for run in read_sweep(file).runs]
+    started = time.perf_counter()
+    for name, config in configs:
+        for _ in federate(config, out=out / name):
+            pass
+    return time.perf_counter() - started
+
+
+def as_a_sweep(file: Path, out: Path) -> float:
+    started = time.perf_counter()
+    planned = jobs(read_sweep(file).runs, out)
+    board = show.Board.of(planned)
+    with closing(execute.here(groups(planned, 8))) as events, redirect_stderr(io.StringIO()):
+        show.follow(events, board, Console(file=io.StringIO()))
+    assert board.count("finished") == len(planned)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--passes", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sweep.toml"
+        seeds = ", ".join(map(str, range(-(-arguments.runs // 2))))
+        file.write_text(SWEEP.format(seeds=seeds, rounds=arguments.rounds))
+        alone, swept = [], []
+        for i in range(arguments.passes):
+            pair = [(one_by_one, alone), (as_a_sweep, swept)]
+            for way, times in pair if i % 2 == 0 else reversed(pair):
+                times.append(way(file, Path(folder) / f"{way.__name__}-{i}"))
+                print(f"{way.__name__}: {times[-1]:.2f} s", flush=True)
+    before, after = statistics.median(alone), statistics.median(swept)
+    result = {
+        "runs": arguments.runs,
+        "rounds": arguments.rounds,
+        "one_by_one_seconds": before,
+        "sweep_seconds": after,
+        "overhead_percent": 100 * (after / before - 1),
+        "torch": torch.__version__,
+        "machine": f"{platform.processor() or platform.machine()}, {platform.platform()}",
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

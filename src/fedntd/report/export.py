@@ -1,0 +1,180 @@
+"""Runs for other programs: rows for CSV, Parquet and pandas, and the trackers that people already use."""
+
+import csv
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fedntd.errors import FedntdError, require, require_one_of
+from fedntd.record import Record, Run, read_run, read_runs
+from fedntd.report.summary import differing, summarise
+
+ROWS = ("round", "run")
+
+
+def need(package: str, extra: str, what: str) -> Any:
+    """The package, or one sentence that says how to get it."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        name = package.partition(".")[0]
+        raise FedntdError(f"{what} needs the package {name}: pip install 'fedntd[{extra}]' ({error})") from None
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def rows_of(runs: Sequence[Run], per: str = "round") -> list[dict[str, Any]]:
+    """One row a round, with the settings that differ; or one row a run, with all settings and its figures."""
+    require_one_of("per", per, ROWS)
+    if per == "run":
+        keys = list(dict.fromkeys(key for run in runs for key in run.settings))
+        return [
+            {"run": run.name, **{key: run.settings.get(key) for key in keys}, **asdict(summarise(run))} for run in runs
+        ]
+    keys = list(dict.fromkeys(["algorithm.name", "seed", *differing(runs)]))
+    names = [f.name for f in fields(Record)]
+    rows = []
+    for run in runs:
+        same = {"run": run.name, "status": run.status, **{key: run.settings.get(key) for key in keys}}
+        rows += [same | {name: getattr(record, name) for name in names} for record in run.records]
+    return rows
+
+
+def load(folder: str | Path, per: str = "round") -> Any:
+    """A pandas frame of a run folder or a folder of them: one row a round, or one row a run (`per="run"`)."""
+    pandas = need("pandas", "frames", "a frame")
+    return pandas.DataFrame(rows_of(read_runs(find_runs([Path(folder)])), per))
+
+
+def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
+    """As the name's ending says, CSV or Parquet; written aside, then moved into place."""
+    require_one_of("ending", file.suffix, (".csv", ".parquet"))
+    rows = rows_of(runs, per)
+    aside = file.with_name(f"{file.name}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".csv":
+            with open(aside, "w", newline="", encoding="utf-8") as opened:
+                writer = csv.DictWriter(opened, list(rows[0]) if rows else ["run"])
+                writer.writeheader()
+                writer.writerows(rows)
+        else:
+            need("pyarrow", "frames", "Parquet")
+            need("pandas", "frames", "Parquet").DataFrame(rows).to_parquet(aside, engine="pyarrow", index=False)
+        os.replace(aside, file)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """The run folders among `paths`, and those right inside them."""
+    found: list[Path] = []
+    for path in paths:
+        require(path.exists(), f"there is no folder {path}")
+        inside = sorted(config.parent for config in path.glob("*/config.toml"))
+        require(
+            bool(inside) or (path / "config.toml").exists(),
+            f"{path} is neither a run folder nor a folder of run folders",
+        )
+        found += [path] if (path / "config.toml").exists() else inside
+    return list(dict.fromkeys(found))
+
+
+# --- trackers ---------------------------------------------------------------------------------------------------
+# Each opens a tracker's own run for one of ours and returns a function that takes records, and one that ends it.
+
+Opened = tuple[Callable[[Record], None], Callable[[str], None]]
+
+
+def measures(record: Record) -> dict[str, float]:
+    """The single numbers of a record; what was not measured is left out."""
+    return {
+        f.name: float(value)
+        for f in fields(record)
+        if f.name != "round" and isinstance(value := getattr(record, f.name), int | float)
+    }
+
+
+def tensorboard(run: Run, out: Path) -> Opened:
+    """Event files under `out`: tensorboard --logdir OUT."""
+    need("tensorboard", "tensorboard", "TensorBoard")
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    writer = SummaryWriter(str(out / run.name))
+    writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in run.settings.items()))
+
+    def log(record: Record) -> None:
+        for name, value in measures(record).items():
+            writer.add_scalar(name, value, record.round)
+
+    return log, lambda _: writer.close()
+
+
+def wandb(run: Run, out: Path) -> Opened:
+    """Weights & Biases; with WANDB_MODE=offline the files stay under `out` until `wandb sync`."""
+    package = need("wandb", "wandb", "Weights & Biases")
+    out.mkdir(parents=True, exist_ok=True)
+    opened = package.init(
+        project=os.environ.get("WANDB_PROJECT", "fedntd"),
+        name=run.name,
+        dir=str(out),
+        config=run.settings,
+        reinit="create_new",
+        settings=package.Settings(console="off", silent=True),
+    )
+    return (
+        lambda record: opened.log(measures(record), step=record.round),
+        lambda status: opened.finish(exit_code=int(status == "failed")),
+    )
+
+
+def mlflow(run: Run, out: Path) -> Opened:
+    """To MLFLOW_TRACKING_URI, or a SQLite file in `out`: mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db."""
+    need("mlflow", "mlflow", "MLflow")
+    tracking = need("mlflow.tracking", "mlflow", "MLflow")
+    out.mkdir(parents=True, exist_ok=True)
+    client = tracking.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db")
+    found = client.get_experiment_by_name("fedntd")
+    experiment = found.experiment_id if found else client.create_experiment("fedntd")
+    key = client.create_run(experiment, run_name=run.name).info.run_id
+    for name, value in run.settings.items():
+        client.log_param(key, name, value)
+
+    def log(record: Record) -> None:
+        for name, value in measures(record).items():
+            client.log_metric(key, name, value, step=record.round)
+
+    return log, lambda status: client.set_terminated(key, "FAILED" if status == "failed" else "FINISHED")
+
+
+TRACKERS: dict[str, Callable[[Run, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
+
+
+def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool, pause: float = 1.0) -> Iterator[Run]:
+    """Hand all records to a tracker; with `follow`, also those to come, until no run goes on. Yields what is done.
+
+    A run that was killed and resumed plays some rounds again, with the same records: they are handed over once.
+    """
+    opened: dict[Path, tuple[Opened, int]] = {}
+    left = list(paths)
+    while left:
+        for path in list(left):
+            run = read_run(path)
+            (log, close), done = opened.get(path) or (TRACKERS[tracker](run, out), 0)
+            for record in run.records[done:]:
+                log(record)
+            opened[path] = (log, close), max(done, len(run.records))
+            if not follow or run.status in ("finished", "failed", "pruned"):
+                close(run.status)
+                left.remove(path)
+                yield run
+        if left:
+            time.sleep(pause)

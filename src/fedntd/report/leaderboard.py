@@ -1,0 +1,91 @@
+"""A table of methods under one protocol, as Markdown, and where it is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedntd.errors import FedntdError, require
+from fedntd.record import Run
+from fedntd.report.summary import ASIDE, Group, differing, group, show, thing
+
+
+def leaderboard(runs: Sequence[Run], figure: str = "final") -> str:
+    """A table in Markdown: one row a method, one column for each of the other settings that the runs differ in."""
+    finished = [run for run in runs if run.status == "finished"]
+    require(bool(finished), "there is no finished run to make a leaderboard of")
+    others = [key for key in differing(runs) if key not in ("seed", *ASIDE) and not key.startswith("algorithm.")]
+    columns: dict[str, list[Run]] = {}
+    for run in runs:
+        told = [
+            thing(str(value)) if key.endswith(".name") else f"{key.split('.')[-1]}={show(value)}"
+            for key in others
+            if (value := run.settings.get(key)) is not None
+        ]
+        columns.setdefault(" ".join(told) or thing(run.config.data.name), []).append(run)
+    scores: dict[str, dict[str, Group]] = {}
+    for column, members in columns.items():
+        for one in group(members, ["algorithm.name"]):
+            scores.setdefault(one.label, {})[column] = one
+
+    def mean(method: str, column: str) -> float | None:
+        one = scores[method].get(column)
+        return one.mean(figure) if one and one.finished else None
+
+    def rank(method: str) -> float:
+        """Mean place over the columns; where a method has no result, it is last."""
+        places = []
+        for column in columns:
+            ranked = sorted((mean(other, column) or -1.0 for other in scores), reverse=True)
+            places.append(1 + ranked.index(mean(method, column) or -1.0))
+        return float(np.mean(places))
+
+    def cell(method: str, column: str) -> str:
+        one = scores[method].get(column)
+        value = mean(method, column)
+        if one is None or value is None:
+            return "failed" if one and one.failed else "–"
+        std = one.std(figure)
+        text = f"{100 * value:.2f}" + (f" ± {100 * std:.2f}" if std is not None else "")
+        best = max(found for other in scores if (found := mean(other, column)) is not None)
+        lost = f" ({one.count})" if one.failed else ""
+        return (f"**{text}**" if value == best else text) + lost
+
+    lines = ["| method | " + " | ".join(columns) + " | mean place |", "|---" * (len(columns) + 2) + "|"]
+    for method in sorted(scores, key=rank):
+        lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {rank(method):.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def written_between(text: str, mark: str, new: str) -> str:
+    """A page with what stands between <!-- mark --> and <!-- /mark --> replaced.
+
+    >>> written_between("a <!-- x --> old <!-- /x --> b", "x", "new")
+    'a <!-- x -->new<!-- /x --> b'
+    """
+    before, start, rest = text.partition(f"<!-- {mark} -->")
+    _, end, after = rest.partition(f"<!-- /{mark} -->")
+    require(bool(start and end), f"the page has no <!-- {mark} --> ... <!-- /{mark} --> to write between")
+    return f"{before}{start}{new}{end}{after}"
+
+
+def made_of(runs: Sequence[Run]) -> str:
+    """When, with what and of how many runs a table was made."""
+    finished = [run for run in runs if run.status == "finished"]
+    days = sorted(run.environment["started"][:10] for run in finished)
+    devices = " and ".join(dict.fromkeys(run.environment["device"] for run in finished))
+    versions = " and ".join(dict.fromkeys(run.environment["torch"] for run in finished))
+    seeds = len({run.config.seed for run in finished})
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    return (
+        f"{len(finished)} of {len(runs)} runs finished, {seeds} seed{'s' if seeds > 1 else ''}, {when}, {devices}, "
+        f"torch {versions}. Final test accuracy in percent, mean ± standard deviation over seeds; the best of each "
+        "column is bold."
+    )
+
+
+def put_into(page: Path, mark: str, new: str) -> None:
+    try:
+        page.write_text(written_between(page.read_text(encoding="utf-8"), mark, new), encoding="utf-8")
+    except OSError as error:
+        raise FedntdError(f"{page} cannot be written: {error.strerror}") from error

@@ -1,0 +1,175 @@
+"""`fedntd sweep`: read, plan, train, tell."""
+
+import json
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.markup import escape
+
+from fedntd.data.cli import AsJson, Settings
+from fedntd.errors import FedntdError, require, require_one_of
+from fedntd.federation import choose_device, load_dataset
+from fedntd.sweep import execute, show
+from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep
+
+stdout, stderr = Console(), Console(stderr=True)
+MOST_TOGETHER = {"cpu": 8, "cuda": 32}  # runs in one group: on a CPU there is nothing to gain from more
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="What to run.", show_default=False)],
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The sweep's folder.", show_default="runs/<name>")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and what it takes, from a few measured rounds.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", "-w", help="Processes side by side; 0: one for each GPU, or this one alone.")
+    ] = 0,
+    on: Annotated[
+        str, typer.Option("--on", help="[b]here[/b], [b]ray[/b], [b]ray:ADDRESS[/b], or [b]slurm[/b] (write a script).")
+    ] = "here",
+    part: Annotated[
+        str,
+        typer.Option("--part", metavar="I/N", help="Only every N-th group, from the I-th (from 0): for job arrays."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Train many runs: those of one shape together, the rest in a queue. Start it again to go on where it was.
+
+    Example: [b]fedntd sweep experiments/sweep-demo.toml --dry-run[/b]
+
+    Exit codes: 0 all runs finished, 1 some failed, 2 bad input, 130 interrupted.
+    """
+    require(workers >= 0, f"--workers must be at least 0, not {workers}")
+    where, _, address = on.partition(":")
+    require_one_of("--on", where, ("here", "ray", "slurm"))
+    asked = read_sweep(file, settings or [])
+    out = out or Path("runs") / asked.name
+    if asked.search:
+        from fedntd.sweep.search import search  # Optuna is an extra
+
+        require(
+            on == "here" and not part and workers < 2, "a search runs in one process, here; leave --on and --workers"
+        )
+        raise typer.Exit(search(asked, file, out, dry_run, as_json))
+
+    if not workers and where == "here":
+        workers = max(1, len(execute.visible_gpus()))
+    planned = jobs(asked.runs, out)
+    check(planned)
+    grouped = groups(planned, most_together(asked, planned), max(1, workers))
+    mine = part_of(grouped, part)
+    if not as_json:
+        tell_plan(asked, out, planned, mine, dry_run)
+    if dry_run:
+        if as_json:
+            print(json.dumps([[job.name for job in group] for group in mine], indent=1))
+        return
+    if where == "slurm":
+        from fedntd.sweep.slurm import write_script
+
+        script = write_script(file, settings or [], out, len(grouped))
+        stdout.print(f"job array of {len(grouped)} tasks: sbatch {escape(str(script))}", soft_wrap=True)
+        return
+
+    begin(out, file)
+    todo = [left for group in mine if (left := [job for job in group if job.status != "finished"])]
+    board = show.Board.of([job for group in mine for job in group])
+    if where == "ray":
+        from fedntd.sweep.on_ray import on_ray
+
+        events = on_ray(todo, out, address or None, workers)
+    else:
+        events = execute.here(todo) if workers == 1 else execute.in_processes(todo, min(workers, max(1, len(todo))))
+    raise typer.Exit(carry_out(events, board, out, file, alone=not part, as_json=as_json))
+
+
+def most_together(asked: Sweep, planned: Sequence[Job]) -> int:
+    return asked.together or min(MOST_TOGETHER.get(choose_device(job.config).type, 8) for job in planned)
+
+
+def part_of(grouped: list[list[Job]], part: str) -> list[list[Job]]:
+    if not part:
+        return grouped
+    first, slash, every = part.partition("/")
+    require(
+        bool(slash) and first.isdecimal() and every.isdecimal() and int(first) < int(every),
+        f"--part takes I/N with I from 0 and below N, such as 0/4, not '{part}'",
+    )
+    return grouped[int(first) :: int(every)]
+
+
+def check(planned: Sequence[Job]) -> None:
+    """What would fail every run is said before anything is written: a device that is not there, data that is not."""
+    for config in {(job.config.device, job.config.precision): job.config for job in planned}.values():
+        choose_device(config)
+    for config in {job.config.data: job.config for job in planned if job.status != "finished"}.values():
+        load_dataset(config)
+
+
+def begin(out: Path, file: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        require(not (out / "config.toml").exists(), f"{out} is the folder of a single run; choose another --out")
+        if file.resolve() != (out / "sweep.toml").resolve():
+            shutil.copyfile(file, out / "sweep.toml")
+    except OSError as error:
+        raise FedntdError(f"{out} cannot be written to: {error.strerror}") from error
+
+
+def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Sequence[Job]], measure: bool) -> None:
+    runs = sum(map(len, mine))
+    rounds = sum(map(show.rounds_left, mine))
+    same = f" ({asked.asked - len(planned)} asked for twice)" if asked.asked > len(planned) else ""
+    finished = sum(job.status == "finished" for group in mine for job in group)
+    kept = f", {finished} of them finished" if finished else ""
+    stderr.print(
+        f"[bold]{escape(asked.name)}[/]: {runs} runs{same}{kept}, {rounds} rounds to go, in {escape(str(out))}"
+    )
+    if not measure:
+        return
+    from fedntd.sweep.estimate import estimate, told
+
+    with stderr.status("measuring a few rounds"):
+        estimates = estimate(mine)
+    stdout.print(show.plan_table(mine, [told(one) for one in estimates]))
+    total = show.duration(sum(one.seconds for one in estimates))
+    stdout.print(f"about {total} on one device, one group after the other; nothing was written")
+
+
+def carry_out(
+    events: Generator[execute.Event], board: show.Board, out: Path, file: Path, alone: bool, as_json: bool
+) -> int:
+    """Train, tell how it went; the exit code. No two sweeps work on one folder, unless each has its part of it."""
+    lock = FileLock(out / ".sweep-lock") if alone else None
+    interrupted = False
+    try:
+        if lock:
+            lock.acquire(timeout=0)
+        with closing(events):
+            show.follow(events, board, stderr)
+    except Timeout:
+        raise FedntdError(f"another sweep is working on {out}; wait for it or choose another --out") from None
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        if lock:
+            lock.release()
+    if as_json:
+        rows = [{"run": row.name, "status": row.status, "reason": row.reason} for row in board.rows.values()]
+        print(json.dumps(rows, indent=1))
+    else:
+        for text in show.summary_lines(board, interrupted):
+            stdout.print(text, soft_wrap=True, highlight=False)
+        then = f"go on with: fedntd sweep {file} --out {out}" if interrupted else f"look at it: fedntd compare {out}"
+        stdout.print(escape(then), soft_wrap=True, highlight=False)
+    return 130 if interrupted else 1 if board.count("failed") else 0

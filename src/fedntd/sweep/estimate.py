@@ -1,0 +1,78 @@
+"""What a sweep will take, from a few rounds of each group."""
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from fedntd.errors import FedntdError
+from fedntd.federation import choose_device
+from fedntd.report.summary import duration
+from fedntd.sweep.plan import Job
+from fedntd.sweep.show import rounds_left
+from fedntd.together import federate_together
+
+ROUNDS = 3  # the first of them compiles and warms up
+ENOUGH = 60.0  # seconds of measuring, after which the groups left are taken to be like those before
+
+
+class Estimate(NamedTuple):
+    seconds: float
+    bytes: int  # of the device at most; on a CPU, of the process
+    measured: bool
+
+
+def estimate(groups: Sequence[Sequence[Job]]) -> list[Estimate]:
+    """Of each group: what is left of it."""
+    estimates: list[Estimate] = []
+    paces: list[float] = []  # seconds that one round of one run took
+    started = time.monotonic()
+    for group in groups:
+        left = [job for job in group if job.status != "finished"]
+        if not left:
+            estimates.append(Estimate(0.0, 0, True))
+        elif paces and time.monotonic() - started > ENOUGH:
+            pace = sum(paces) / len(paces)
+            estimates.append(Estimate(pace * rounds_left(left), max(e.bytes for e in estimates), False))
+        else:
+            first, pace, memory = measure(left)
+            paces.append(pace)
+            estimates.append(Estimate(first + pace * rounds_left(left), memory, True))
+    return estimates
+
+
+def measure(group: Sequence[Job]) -> tuple[float, float, int]:
+    """Seconds before the second round, seconds that a round of one run takes, and memory.
+
+    On a GPU all runs of the group are tried, since together they are faster than one by one; on a CPU one of them."""
+    device = choose_device(group[0].config)
+    on_gpu = device.type == "cuda"
+    tried = [replace(job.config, federation=replace(job.config.federation, rounds=ROUNDS)) for job in group]
+    tried = tried if on_gpu else tried[:1]
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    started = time.perf_counter()
+    arrived = {}
+    for _, got in federate_together(tried, [None] * len(tried)):
+        if not isinstance(got, FedntdError):
+            arrived[got.round] = time.perf_counter()
+    if not arrived:
+        return time.perf_counter() - started, 0.0, 0
+    last = max(arrived)
+    pace = (arrived[last] - arrived[1]) / (last - 1) / len(tried) if last > 1 else arrived[1] - started
+    memory = torch.cuda.max_memory_allocated(device) if on_gpu else process_memory()
+    return arrived[1] - started - pace * len(tried), pace, memory
+
+
+def process_memory() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def told(one: Estimate) -> tuple[str, str]:
+    sign = "" if one.measured else "≈ "
+    return sign + duration(one.seconds), f"{sign}{one.bytes / 1e9:.1f} GB" if one.bytes else "–"

@@ -1,0 +1,288 @@
+"""How the groups of a sweep are trained: in this process, or queued over several.
+
+`train_group` does the work, wherever it is called: it trains one group and yields what happens as small tables,
+
+    {"run": name, "round": 3, "accuracy": 0.41, "forgetting": 0.1, "seconds": 0.8}
+    {"run": name, "failed": "the global weights are not finite after round 4; ..."}
+
+which go through pipes as they are. `until_settled` deals with what breaks a whole group. A run that it does not report
+as failed has finished.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedntd.config import from_table, to_table
+from fedntd.errors import FedntdError
+from fedntd.record import RunFolder
+from fedntd.sweep.plan import Job, status
+from fedntd.together import federate_together
+
+Event = dict[str, Any]
+Group = Sequence[Job]
+Train = Callable[[Group], Iterator[Event]]
+
+
+class Died(Exception):
+    """The process that trained a group is gone."""
+
+
+def train_group(group: Group) -> Generator[Event]:
+    """Train runs together, each from where its folder is; a run that fails is recorded, and the others go on."""
+    together = federate_together([job.config for job in group], [job.folder for job in group], resume=True)
+    failed = {}
+    try:
+        for i, got in together:
+            if isinstance(got, FedntdError):
+                failed[i] = str(got)
+                yield {"run": group[i].name, "failed": str(got)}
+            else:
+                yield {
+                    "run": group[i].name,
+                    "round": got.round,
+                    "accuracy": got.accuracy,
+                    "forgetting": got.forgetting,
+                    "seconds": got.seconds,
+                }
+    finally:
+        together.close()  # saves the state of runs that are under way, and lets go of the folders
+        for i, reason in failed.items():
+            failure(group[i], reason)
+
+
+def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event]:
+    """Train a group until each of its runs has finished or failed.
+
+    What breaks a whole group (no memory, a process killed) may be the doing of one of its runs, or of their number. So
+    its halves are tried next, down to single runs, which go on from their checkpoints. A single run whose process dies
+    gets a second chance.
+    """
+    failed = set()
+    try:
+        for event in train(group):
+            if "failed" in event:
+                failed.add(event["run"])
+            yield event
+    except Exception as error:
+        left = [job for job in group if job.name not in failed and status(job.folder) != "finished"]
+        middle = -(-len(left) // 2)
+        if len(left) > 1:
+            yield from until_settled(train, left[:middle], tries)
+            yield from until_settled(train, left[middle:], tries)
+        elif left and isinstance(error, Died) and tries > 1:
+            yield from until_settled(train, left, tries - 1)
+        elif left:
+            yield failure(left[0], reason_of(error))
+
+
+def failure(job: Job, reason: str) -> Event:
+    """Note in the run's folder why it failed, even if it failed before it had one."""
+    with suppress(FedntdError):  # the folder may be another process's, or the disk full, which the reason says already
+        there = (job.folder / "config.toml").exists()
+        with RunFolder(job.folder, job.config, resume=there) as folder:
+            if not there:
+                folder.start([], np.zeros((0, 0), dtype=int), torch.device("cpu"))
+            folder.put_status("failed", reason)
+    return {"run": job.name, "failed": reason}
+
+
+def reason_of(error: Exception) -> str:
+    if isinstance(error, FedntdError | Died):
+        return str(error)
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+# --- in this process --------------------------------------------------------------------------------------------
+
+
+def here(groups: Sequence[Group]) -> Generator[Event]:
+    for group in groups:
+        yield from until_settled(train_group, group)
+
+
+# --- side by side -----------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """Something that trains one group at a time, and can be told to stop: a process here, a task elsewhere."""
+
+    def train(self, group: Group) -> Iterator[Event]:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Save what is under way and end; `train` then ends or raises."""
+
+    def join(self) -> None:
+        """Wait for the end."""
+
+
+def side_by_side(groups: Sequence[Group], workers: Sequence[Worker]) -> Generator[Event]:
+    """The groups queue for the workers. When the caller stops listening (an interrupt), the workers are stopped."""
+    todo: queue.SimpleQueue[Group] = queue.SimpleQueue()
+    for group in groups:
+        todo.put(group)
+    events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
+    stopping = threading.Event()
+
+    def serve(worker: Worker) -> None:
+        def train(group: Group) -> Iterator[Event]:
+            yield from worker.train(group)
+            if stopping.is_set():
+                raise Stopped
+
+        try:
+            while not stopping.is_set():
+                for event in until_settled(train, todo.get_nowait()):
+                    if stopping.is_set():
+                        break
+                    events.put(event)
+        except (queue.Empty, Stopped):
+            pass
+        except BaseException as error:
+            events.put(error)
+        finally:
+            worker.stop()
+            worker.join()
+            events.put(None)
+
+    threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        serving = len(threads)
+        while serving:
+            event = events.get()
+            if isinstance(event, BaseException):
+                raise event
+            serving -= event is None
+            if event is not None:
+                yield event
+    finally:
+        stopping.set()
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join()
+
+
+class Stopped(BaseException):
+    """The sweep was interrupted: nothing is tried again."""
+
+
+class Child(Worker):
+    """A process of its own, which gets groups as lines of JSON and answers with events: worker.py."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = False
+        self.lock = threading.Lock()
+
+    def train(self, group: Group) -> Iterator[Event]:
+        process = self.started()
+        if process is None:
+            raise Stopped
+        assert process.stdin
+        assert process.stdout
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps([to_line(job) for job in group]) + "\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            event = json.loads(line)
+            if event.get("done"):
+                return
+            if "broken" in event:
+                raise FedntdError(event["broken"])
+            yield event
+        code = process.wait()
+        close(process)
+        if self.stopped:
+            raise Stopped
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        memory = "; perhaps the machine ran out of memory" if code == -9 else ""
+        raise Died(f"the process that trained it {how}{memory}")
+
+    def started(self) -> subprocess.Popen[str] | None:
+        with self.lock:
+            if self.stopped:
+                return None
+            if self.process is None or self.process.poll() is not None:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "fedntd.sweep.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,  # Ctrl-C in a terminal is for the sweep, which then stops its workers
+                    env=os.environ | self.environment | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                )
+            return self.process
+
+    def stop(self) -> None:
+        with self.lock:
+            self.stopped = True
+            if self.process is not None and self.process.stdin:
+                with suppress(OSError):
+                    self.process.stdin.close()
+
+    def join(self) -> None:
+        if self.process is not None:
+            self.process.wait()
+            close(self.process)
+
+
+def close(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            with suppress(OSError):  # something unsent, to a process that is gone
+                pipe.close()
+
+
+def to_line(job: Job) -> dict[str, Any]:
+    """As JSON. What a config has not set stays out of its table."""
+    table = {
+        key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        for key, value in to_table(job.config).items()
+        if value is not None
+    }
+    return {"name": job.name, "folder": str(job.folder.absolute()), "config": table}
+
+
+def from_line(line: dict[str, Any]) -> Job:
+    return Job(line["name"], from_table(line["config"]), Path(line["folder"]))
+
+
+def in_processes(groups: Sequence[Group], workers: int) -> Generator[Event]:
+    """Each process has one of the visible GPUs to itself, as far as they go around, or its share of the cores."""
+    gpus = visible_gpus()
+    environments = [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {} for i in range(workers)]
+    yield from side_by_side(share_cores(groups, workers), [Child(environment) for environment in environments])
+
+
+def share_cores(groups: Sequence[Group], workers: int) -> list[Group]:
+    """Where a run would train as many clients side by side as there are cores, let it take its share of them."""
+    share = max(1, (os.cpu_count() or 1) // workers)
+    return [
+        [replace(job, config=replace(job.config, workers=job.config.workers or share)) for job in group]
+        for group in groups
+    ]
+
+
+def visible_gpus() -> list[str]:
+    """Their names for CUDA_VISIBLE_DEVICES."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None and torch.cuda.device_count():
+        return named.split(",")[: torch.cuda.device_count()]
+    return [str(i) for i in range(torch.cuda.device_count())]

@@ -1,0 +1,116 @@
+"""`--on ray`: groups as tasks of a Ray cluster, a running one or one that is started here for the purpose.
+
+Records and checkpoints go straight to the sweep's folder, which all nodes must see. The files of the datasets are put
+into Ray's object store once, and each node that has not got them writes them to a folder of its own once.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from fedntd.config import Data
+from fedntd.data import download
+from fedntd.data.readers import either
+from fedntd.errors import FedntdError, require
+from fedntd.report.export import need
+from fedntd.sweep.execute import Died, Event, Group, Worker, from_line, share_cores, side_by_side, to_line, train_group
+
+Files = dict[str, bytes]  # path in the data folder -> content
+
+
+def on_ray(groups: Sequence[Group], out: Path, address: str | None, workers: int) -> Generator[Event]:
+    """Train the groups on the cluster at `address` (or RAY_ADDRESS), else on one of `workers` processes, here."""
+    ray = need("ray", "ray", "--on ray")
+    address = address or os.environ.get("RAY_ADDRESS")
+    cores = os.cpu_count() or 1
+    started = {"address": address} if address else {"address": "local", "num_cpus": workers or cores}
+    ray.init(**started, include_dashboard=False if not address else None, log_to_driver=False, logging_level="ERROR")
+    try:
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+        slots = workers or gpus or int(resources.get("CPU", 1))
+        require(slots > 0, f"the Ray cluster at {address} has neither CPUs nor GPUs")
+        data = ray.put(dataset_files(job.config.data for group in groups for job in group))
+        task = ray.remote(num_cpus=0 if gpus else 1, num_gpus=min(1, gpus / slots), max_retries=0)(train_there)
+        tasks = [Task(ray, task, data, out) for _ in range(min(slots, max(1, len(groups))))]
+        if not address:
+            groups = share_cores(groups, slots)
+        yield from side_by_side(groups, tasks)
+    finally:
+        ray.shutdown()
+
+
+class Task(Worker):
+    """Sends one group after the other to the cluster, and passes on what comes back."""
+
+    def __init__(self, ray: Any, task: Any, data: Any, out: Path) -> None:
+        self.ray, self.task, self.data, self.out = ray, task, data, out
+        self.going: Any = None
+
+    def train(self, group: Group) -> Iterator[Event]:
+        lines = [to_line(job) for job in group]
+        self.going = self.task.options(num_returns="streaming").remote(lines, self.data, str(self.out.absolute()))
+        try:
+            for ref in self.going:
+                event = self.ray.get(ref)
+                if "broken" in event:
+                    raise FedntdError(event["broken"])
+                yield event
+        except self.ray.exceptions.RayError as error:  # the worker or its node is gone
+            raise Died(f"the Ray worker that trained it is gone ({type(error).__name__})") from error
+        finally:
+            self.going = None
+
+    def stop(self) -> None:
+        going = self.going
+        if going is not None:
+            self.ray.cancel(going, force=False)  # raises KeyboardInterrupt over there: the state is saved
+
+
+def train_there(lines: list[dict[str, Any]], data: Files, out: str) -> Iterator[Event]:
+    """What a worker does, on whatever node."""
+    from fedntd.sweep.execute import reason_of
+
+    try:
+        require(
+            Path(out).is_dir(), f"{os.uname().nodename} does not see {out}; put --out on a path that all nodes share"
+        )
+        if data:
+            os.environ["FEDNTD_DATA"] = str(data_folder(data))
+        yield from train_group([from_line(line) for line in lines])
+    except Exception as error:
+        yield {"broken": reason_of(error)}
+
+
+def data_folder(data: Files) -> Path:
+    """A folder of this node's own with the datasets' files, written by the first worker that needs it."""
+    listing = repr(sorted((name, len(content)) for name, content in data.items()))
+    key = hashlib.sha256(listing.encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"fedntd-data-{os.getuid()}-{key}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        for name, content in data.items():
+            file = folder / name
+            if not file.exists():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                aside = file.with_name(f"{file.name}.part")
+                aside.write_bytes(content)
+                os.replace(aside, file)
+    return folder
+
+
+def dataset_files(data: Iterable[Data]) -> Files:
+    """The files of the datasets in the data folder. Your own, under `data.path`, and the many files of CINIC-10 must be
+    where all nodes see them."""
+    found: Files = {}
+    for name in sorted({one.name for one in data if not one.path} & set(download.SOURCES) - {"cinic10"}):
+        for folder, files in download.present(name, download.folder_of(name))[:1]:
+            for file in files:
+                there = either(folder, file)
+                found[str(Path(name) / folder.relative_to(download.folder_of(name)) / there.name)] = there.read_bytes()
+    return found

@@ -1,0 +1,275 @@
+"""What a sweep asks for: a base and what varies, from a TOML file to configs, run folders and groups.
+
+    base = "demo"                         a preset or a config file (beside this one); without it, the defaults
+    seeds = [0, 1, 2]
+    [settings]                            changes to the base, for all runs
+    [grid]                                every combination of the listed values
+    [zip]                                 the first values together, the second values together, ...
+    [[runs]]                              one table a run; lists in it stand for every combination, as in [grid]
+    [search]                              values that Optuna chooses: search.py
+
+Whatever is given is combined: each of `runs` with each point of the grid, each of the zip and each seed.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedntd import presets
+from fedntd.config import Config, from_table, identity, read, with_settings
+from fedntd.errors import FedntdError, did_you_mean, require
+from fedntd.grid import expand
+from fedntd.report.summary import show, thing
+from fedntd.together import shape
+
+KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
+Changes = dict[str, Any]  # "section.key" -> value
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that a sweep asks for."""
+
+    name: str  # of its folder: what differs from the other runs
+    config: Config
+
+
+@dataclass(frozen=True)
+class Sweep:
+    name: str
+    base: Mapping[str, Any]
+    runs: list[Planned]
+    asked: int  # how many runs the file stands for; some may be the same run
+    together: int = 0  # runs that are trained in one step at most; 0: by the device
+    search: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Sequence[int] = (0,)
+
+
+def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
+    """The runs that a sweep's file stands for; `settings` change its base."""
+    table = read(file)
+    for key in table:
+        require(key in KEYS, f"unknown key '{key}' in {file}; {did_you_mean(key, KEYS)}")
+    base = with_changes(find_base(table.get("base", {}), file.parent), flatten(section(table, "settings")))
+    base = with_settings(base, settings)
+    from_table(base)  # a mistake in the base is not one of each run
+    seeds = table.get("seeds", [])
+    require(
+        isinstance(seeds, list) and all(type(seed) is int for seed in seeds),
+        f"seeds must be a list of whole numbers, not {seeds!r}",
+    )
+    together = table.get("together", 0)
+    require(type(together) is int and together >= 0, f"together must be a whole number from 0, not {together!r}")
+    search = section(table, "search")
+    if search:
+        return Sweep(file.stem, base, [], 0, together, search, seeds or [from_table(base).seed])
+    points = all_points(table, seeds)
+    return Sweep(file.stem, base, planned(base, points), len(points), together)
+
+
+def find_base(source: Any, beside: Path) -> Mapping[str, Any]:
+    if isinstance(source, Mapping):
+        return source
+    require(isinstance(source, str), f"base must be a preset, a config file or a table, not {source!r}")
+    file = beside / source
+    return read(file) if file.is_file() else presets.find_table(source)
+
+
+def section(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = table.get(key, {})
+    require(isinstance(value, Mapping), f"'{key}' is a section, written [{key}], not a single value")
+    return value
+
+
+# --- what varies ------------------------------------------------------------------------------------------------
+
+
+def all_points(table: Mapping[str, Any], seeds: Sequence[int]) -> list[Changes]:
+    """The changes to the base that make each run."""
+    listed = table.get("runs", [{}])
+    require(
+        isinstance(listed, list) and all(isinstance(one, Mapping) for one in listed),
+        "'runs' is a list of tables, each written [[runs]]",
+    )
+    parts = [
+        [point for one in listed for point in grid_points(one)],
+        grid_points(section(table, "grid")),
+        zip_points(section(table, "zip")),
+        [{"seed": seed} for seed in seeds] or [{}],
+    ]
+    merged = []
+    for chosen in itertools.product(*parts):
+        keys = [key for part in chosen for key in part]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        require(twice is None, f"'{twice}' is varied twice; let one of seeds, grid, zip and runs do it")
+        merged.append({key: value for part in chosen for key, value in part.items()})
+    return merged
+
+
+def grid_points(table: Mapping[str, Any]) -> list[Changes]:
+    """
+    >>> grid_points({"algorithm": {"name": ["fedntd"], "beta": [0.1, 1.0]}})
+    [{'algorithm.name': 'fedntd', 'algorithm.beta': 0.1}, {'algorithm.name': 'fedntd', 'algorithm.beta': 1.0}]
+    """
+    flat = flatten(table)
+    empty = next((key for key, values in flat.items() if values == []), None)
+    require(empty is None, f"the list of '{empty}' is empty")
+    return [one for _, one in expand(flat)]
+
+
+def zip_points(table: Mapping[str, Any]) -> list[Changes]:
+    """
+    >>> zip_points({"partition.name": ["lda", "iid"], "seed": [1, 2]})
+    [{'partition.name': 'lda', 'seed': 1}, {'partition.name': 'iid', 'seed': 2}]
+    """
+    flat = flatten(table)
+    for key, values in flat.items():
+        require(isinstance(values, list), f"'{key}' in [zip] must be a list, not {values!r}")
+    lengths = {key: len(values) for key, values in flat.items()}
+    told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+    require(len(set(lengths.values())) <= 1, f"lists in [zip] must be equally long, but {told}")
+    return [dict(zip(flat, values, strict=True)) for values in zip(*flat.values(), strict=True)] if flat else [{}]
+
+
+def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
+    """
+    >>> flatten({"seed": 1, "algorithm": {"name": "fedavg"}, "optimiser.lr": 0.1})
+    {'seed': 1, 'algorithm.name': 'fedavg', 'optimiser.lr': 0.1}
+    """
+    flat: Changes = {}
+    for key, value in table.items():
+        flat |= flatten(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return flat
+
+
+def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    return with_settings(table, [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes.items()])
+
+
+# --- runs and their names ---------------------------------------------------------------------------------------
+
+
+def planned(base: Mapping[str, Any], points: Sequence[Changes]) -> list[Planned]:
+    """The runs, each once; two points may be the same run, such as FedNTD by name and by default."""
+    runs: dict[str, Planned] = {}
+    taken: set[str] = set()
+    for name, changes in zip(folder_names(points), points, strict=True):
+        try:
+            config = from_table(with_changes(base, changes))
+        except FedntdError as error:
+            raise FedntdError(f"run '{name}': {error}") from error
+        key = identity(config)
+        if key in runs:
+            continue
+        if len(name) > 120 or name.lower() in taken:  # some file systems do not tell A from a
+            name = f"{name[:110]}-{key[:8]}"
+        taken.add(name.lower())
+        runs[key] = Planned(name, config)
+    return list(runs.values())
+
+
+def folder_names(points: Sequence[Changes]) -> list[str]:
+    """
+    >>> folder_names([{"algorithm.name": "fedavg", "seed": 0}, {"algorithm.name": "fedntd", "seed": 0}])
+    ['fedavg', 'fedntd']
+    >>> folder_names([{"seed": 0, "optimiser.lr": 0.1}, {"seed": 0, "optimiser.lr": 0.01}, {"seed": 1}])
+    ['lr=0.1,seed=0', 'lr=0.01,seed=0', 'seed=1']
+    """
+    absent = object()
+    keys = [
+        key
+        for key in dict.fromkeys(key for point in points for key in point)
+        if len({repr(point.get(key, absent)) for point in points}) > 1
+    ]
+    keys.sort(key=lambda key: (key == "seed", not key.endswith(".name")))  # what it is, its settings, its seed
+    endings = [key.split(".")[-1] for key in keys]
+
+    def part(key: str, value: Any) -> str:
+        ending = key.split(".")[-1]
+        if ending == "name":
+            return thing(str(value))
+        return f"{ending if endings.count(ending) == 1 else key}={show(value)}"
+
+    names = [",".join(part(key, point[key]) for key in keys if key in point) for point in points]
+    return [safe_name(name) for name in names]
+
+
+def safe_name(name: str) -> str:
+    """For a folder."""
+    return re.sub(r"[^\w.=+,-]+", "_", name).strip(".") or "run"
+
+
+# --- what is there already, and who trains with whom ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and its folder."""
+
+    name: str
+    config: Config
+    folder: Path
+    rounds_done: int = 0
+    status: str = "new"  # or that of the folder: finished, failed, interrupted, running, pruned
+
+
+def jobs(runs: Sequence[Planned], out: Path) -> list[Job]:
+    """Each run in the folder that it has already, by content, or in a new one."""
+    there = runs_by_identity(out)
+    return [job_of(run.name, run.config, out, there) for run in runs]
+
+
+def job_of(name: str, config: Config, out: Path, there: Mapping[str, Job]) -> Job:
+    """The run that is there; else a new one, beside another run that may have its name."""
+    key = identity(config)
+    if key in there:
+        return there[key]
+    name = f"{name}-{key[:8]}" if (out / name / "config.toml").exists() else name
+    return Job(name, config, out / name)
+
+
+def runs_by_identity(out: Path) -> dict[str, Job]:
+    """The runs in a folder by what they compute. One goes on with its own settings: a resumed run may not change how it
+    is computed."""
+    found: dict[str, Job] = {}
+    for file in sorted(out.glob("*/config.toml")):
+        try:
+            config = from_table(read(file))
+        except FedntdError:  # such as a run of a method that is no longer there: none of ours
+            continue
+        job = Job(file.parent.name, config, file.parent, rounds_done(file.parent), status(file.parent))
+        key = identity(config)
+        if key not in found or job.status == "finished":
+            found[key] = job
+    return found
+
+
+def status(folder: Path) -> str:
+    """What the folder itself says; "running" may be a run that was killed."""
+    try:
+        return json.loads((folder / "status.json").read_text(encoding="utf-8"))["status"]
+    except (OSError, ValueError, KeyError):
+        return "interrupted"
+
+
+def rounds_done(folder: Path) -> int:
+    file = folder / "records.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def groups(planned_jobs: Sequence[Job], most: int, parts: int = 1) -> list[list[Job]]:
+    """Runs of one shape together, at most so many, and in no fewer groups than there are workers if it can be."""
+    by_shape: dict[Any, list[Job]] = {}
+    for job in planned_jobs:
+        by_shape.setdefault(shape(job.config), []).append(job)
+    most = max(1, min(most, -(-len(planned_jobs) // parts)))
+    return [
+        [*same[start : start + size]]
+        for same in by_shape.values()
+        for size in [-(-len(same) // -(-len(same) // most))]  # pieces as even as can be
+        for start in range(0, len(same), size)
+    ]

@@ -1,0 +1,350 @@
+"""`[search]`: Optuna chooses the values, the runs are ordinary runs, and the study is a SQLite file beside them.
+
+[search]
+sampler = "tpe"             grid, random or tpe
+trials = 30                 not for a grid, which has as many as it has points
+measure = "last10"          final, best, last10 or ema, the mean over seeds
+pruner = "median"           none or median: stop a trial that is below the median of the others at its round
+warmup = 5                  rounds that no trial is stopped in
+batch = 1                   trials that are trained together
+seed = 0                    of the sampler
+[search.keys]
+optimiser.lr = { low = 1e-3, high = 0.1, log = true }
+algorithm.beta = [0.1, 0.3, 1.0]
+"""
+
+import base64
+import io
+import itertools
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+
+from fedntd.config import Config, from_table
+from fedntd.errors import did_you_mean, require, require_one_of
+from fedntd.federation import choose_device, load_dataset
+from fedntd.record import RunFolder, read_records, read_run
+from fedntd.report.export import need
+from fedntd.report.summary import HEADINGS, figure, show, summarise
+from fedntd.sweep.execute import Event, train_group, until_settled
+from fedntd.sweep.plan import Changes, Job, Sweep, job_of, runs_by_identity, safe_name, with_changes
+
+Study: TypeAlias = Any  # Optuna's, which is an extra
+Handle: TypeAlias = Any  # its Trial
+stdout, stderr = Console(), Console(stderr=True)
+KEYS = ("sampler", "trials", "measure", "pruner", "warmup", "batch", "seed", "keys")
+RANGE = ("low", "high", "log", "step")
+
+
+@dataclass(frozen=True)
+class Search:
+    space: dict[str, Any]  # key -> list of choices, or a range
+    sampler: str = "tpe"
+    trials: int = 30
+    measure: str = "final"
+    pruner: str = "median"
+    warmup: int = 5
+    batch: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_one_of("search.sampler", self.sampler, ("grid", "random", "tpe"))
+        require_one_of("search.pruner", self.pruner, ("none", "median"))
+        require_one_of("search.measure", self.measure, [key for key in HEADINGS if key != "forgetting"])
+        for key in ("trials", "warmup", "batch", "seed"):
+            value, least = getattr(self, key), 1 if key in ("trials", "batch") else 0
+            require(type(value) is int and value >= least, f"search.{key} must be a whole number from {least}")
+        require(bool(self.space), "[search.keys] names nothing to search over")
+        for key, values in self.space.items():
+            if isinstance(values, list):
+                require(bool(values), f"search.keys: the list of '{key}' is empty")
+                continue
+            is_range = isinstance(values, Mapping) and {"low", "high"} <= values.keys() <= set(RANGE)
+            require(is_range, f"search.keys: '{key}' must be a list, or a range such as {{ low = 0.001, high = 0.1 }}")
+            require(self.sampler != "grid", f"search.keys: a grid needs a list for '{key}', not a range")
+
+
+def read_search(table: Mapping[str, Any]) -> Search:
+    for key in table:
+        require(key in KEYS, f"unknown key 'search.{key}'; {did_you_mean(key, KEYS)}")
+    rest = {key: value for key, value in table.items() if key != "keys"}
+    return Search(space_of(table.get("keys", {})), **rest)
+
+
+def space_of(table: Any, path: str = "") -> dict[str, Any]:
+    """Flat keys; a table with `low` is a range, not a section."""
+    require(isinstance(table, Mapping), "[search.keys] is a section")
+    space: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, Mapping) and "low" not in value
+        space |= space_of(value, f"{path}{key}.") if nested else {f"{path}{key}": value}
+    return space
+
+
+# --- trials -----------------------------------------------------------------------------------------------------
+
+
+def open_study(asked: Search, out: Path) -> Study:
+    optuna = need("optuna", "sweep", "a search")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    samplers = {
+        "grid": lambda: optuna.samplers.RandomSampler(seed=asked.seed),  # the points are all handed to it below
+        "random": lambda: optuna.samplers.RandomSampler(seed=asked.seed),
+        "tpe": lambda: optuna.samplers.TPESampler(seed=asked.seed),
+    }
+    pruners = {
+        "none": lambda: optuna.pruners.NopPruner(),
+        "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=asked.warmup + 1),
+    }
+    study = optuna.create_study(
+        storage=f"sqlite:///{out.resolve()}/search.db",
+        study_name="search",
+        direction="maximize",
+        sampler=samplers[asked.sampler](),
+        pruner=pruners[asked.pruner](),
+        load_if_exists=True,
+    )
+    for point in grid_of(asked):
+        study.enqueue_trial(point, skip_if_exists=True)
+    return study
+
+
+def grid_of(asked: Search) -> list[Changes]:
+    """All points of a grid, in order; none for the other samplers."""
+    if asked.sampler != "grid":
+        return []
+    return [dict(zip(asked.space, values, strict=True)) for values in itertools.product(*asked.space.values())]
+
+
+def suggest(trial: Handle, space: Mapping[str, Any]) -> Changes:
+    chosen: Changes = {}
+    for key, values in space.items():
+        if isinstance(values, list):
+            chosen[key] = trial.suggest_categorical(key, values)
+        else:
+            whole = type(values["low"]) is int and type(values["high"]) is int
+            chosen[key] = (trial.suggest_int if whole else trial.suggest_float)(key, **values)
+    return chosen
+
+
+@dataclass
+class Trial:
+    """A choice of values, and its runs: one for each seed."""
+
+    number: int
+    handle: Handle
+    changes: Changes
+    jobs: list[Job]
+    failed: str = ""
+    pruned: bool = False
+
+    def accuracy(self, round: int) -> float | None:
+        """After this round, the mean over the seeds; None while some have not come to it."""
+        records = [read_records(job.folder / "records.jsonl") for job in self.jobs]
+        return (
+            float(np.mean([r[round - 1].accuracy for r in records])) if all(len(r) >= round for r in records) else None
+        )
+
+    def value(self, measure: str) -> float:
+        return float(np.mean([getattr(summarise(read_run(job.folder)), measure) for job in self.jobs]))
+
+
+def search(asked: Sweep, file: Path, out: Path, dry_run: bool, as_json: bool) -> int:
+    """Ask, train, tell, until there are as many trials as were asked for. The exit code."""
+    from fedntd.sweep.cli import begin
+
+    settings = read_search(asked.search)
+    example = from_table(with_changes(asked.base, {key: first_of(value) for key, value in settings.space.items()}))
+    choose_device(example)
+    load_dataset(example)
+    trials = len(grid_of(settings)) or settings.trials
+    stderr.print(
+        f"[bold]{escape(asked.name)}[/]: {trials} trials by {settings.sampler} × {len(asked.seeds)} seeds, "
+        f"at most {trials * len(asked.seeds) * example.federation.rounds} rounds, in {escape(str(out))}",
+        soft_wrap=True,
+    )
+    if dry_run:
+        return 0
+    begin(out, file)
+    study = open_study(settings, out)
+    renew_abandoned(study)
+    try:
+        while (left := trials - settled(study)) > 0:
+            batch = [make_trial(study.ask(), settings, asked, out) for _ in range(min(left, settings.batch))]
+            play(study, batch, settings)
+    except KeyboardInterrupt:
+        stderr.print(f"interrupted; go on with: fedntd sweep {escape(str(file))} --out {escape(str(out))}")
+        return 130
+    return tell(study, settings, as_json, out)
+
+
+def first_of(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value["low"]
+
+
+def settled(study: Study) -> int:
+    return sum(trial.state.is_finished() and "abandoned" not in trial.user_attrs for trial in study.trials)
+
+
+def renew_abandoned(study: Study) -> None:
+    """Trials that were under way when a search ended are asked for again, with the same values: their runs are found by
+    content and go on."""
+    optuna = need("optuna", "sweep", "a search")
+    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
+        study._storage.set_trial_user_attr(trial._trial_id, "abandoned", True)
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        study.enqueue_trial(trial.params)
+
+
+def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path) -> Trial:
+    changes = suggest(handle, settings.space)
+    there = runs_by_identity(out)
+    name = ",".join(f"{key.split('.')[-1]}={show(value)}" for key, value in changes.items())
+    jobs = []
+    for seed in asked.seeds:
+        config = from_table(with_changes(asked.base, {**changes, "seed": seed}))
+        folder = safe_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name)
+        jobs.append(job_of(folder, config, out, there))
+    return Trial(handle.number, handle, changes, jobs)
+
+
+def play(study: Study, batch: list[Trial], settings: Search) -> None:
+    """Train the runs of some trials together. A trial that is pruned stops the training for a moment: the other runs go
+    on from where they were, without its own."""
+    while todo := [
+        job for trial in batch if not (trial.failed or trial.pruned) for job in trial.jobs if job.status != "finished"
+    ]:
+        with closing(until_settled(train_group, todo)) as events:
+            stopped = watch(events, batch)
+        if not stopped:
+            break
+    optuna = need("optuna", "sweep", "a search")
+    for trial in batch:
+        if trial.failed:
+            study.tell(trial.handle, state=optuna.trial.TrialState.FAIL)
+            told = f"failed: {trial.failed}"
+        elif trial.pruned:
+            study.tell(trial.handle, state=optuna.trial.TrialState.PRUNED)
+            told = "pruned"
+        else:
+            value = trial.value(settings.measure)
+            study.tell(trial.handle, value)
+            told = f"{settings.measure} {figure('final', value)} %"
+        best = [t.value for t in study.trials if t.value is not None and t.state.name == "COMPLETE"]
+        chosen = ", ".join(f"{key}={show(value)}" for key, value in trial.changes.items())
+        so_far = f"  (best {figure('final', max(best))} %)" if best else ""
+        stderr.print(escape(f"trial {trial.number}: {chosen}  {told}{so_far}"), soft_wrap=True, highlight=False)
+
+
+def watch(events: Any, batch: list[Trial]) -> bool:
+    """Report rounds to the study; True as soon as a trial is to be stopped."""
+    of = {job.name: trial for trial in batch for job in trial.jobs}
+    told: set[tuple[int, int]] = set()
+    event: Event
+    for event in events:
+        trial = of[event["run"]]
+        if "failed" in event:
+            trial.failed = event["failed"]
+            if len(trial.jobs) > 1:
+                return True  # the other seeds of it are not worth the time
+            continue
+        round = event["round"]
+        accuracy = None if (trial.number, round) in told else trial.accuracy(round)
+        if accuracy is None:
+            continue
+        told.add((trial.number, round))
+        trial.handle.report(accuracy, round)
+        if round < trial.jobs[0].config.federation.rounds and trial.handle.should_prune():
+            trial.pruned = True
+            events.close()
+            for job in trial.jobs:
+                mark_pruned(job.folder, job.config, round)
+            return True
+    return False
+
+
+def mark_pruned(path: Path, config: Config, round: int) -> None:
+    with RunFolder(path, config, resume=True) as folder:
+        folder.put_status("pruned", f"below the median of the other trials after round {round}")
+
+
+def tell(study: Study, settings: Search, as_json: bool, out: Path) -> int:
+    states = [trial.state.name for trial in study.trials if "abandoned" not in trial.user_attrs]
+    done, failed = states.count("COMPLETE"), states.count("FAIL")
+    best = study.best_trial if done else None
+    if as_json:
+        found = {"best": best.params, settings.measure: best.value} if best else {"best": None}
+        print(json.dumps(found | {"trials": len(states), "pruned": states.count("PRUNED"), "failed": failed}))
+    else:
+        stdout.print(f"{done} trials finished, {states.count('PRUNED')} pruned, {failed} failed", highlight=False)
+        if best and best.value is not None:
+            chosen = ", ".join(f"{key} = {show(value)}" for key, value in best.params.items())
+            stdout.print(f"best: {chosen} ({settings.measure} {figure('final', best.value)} %)", highlight=False)
+        stdout.print(f"look at it: fedntd report {escape(str(out))}", soft_wrap=True, highlight=False)
+    return 1 if failed else 0
+
+
+# --- in the report ----------------------------------------------------------------------------------------------
+
+
+def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
+    """Of the study in a sweep's folder: heading, PNG as base64, caption. Empty where there is none."""
+    if not (folder / "search.db").exists():
+        return []
+    optuna = need("optuna", "sweep", "the report of a search")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    from fedntd.report.figures import GREY, plain, styled
+
+    study = optuna.load_study(study_name="search", storage=f"sqlite:///{folder.resolve()}/search.db")
+    done = [t for t in study.trials if t.state.name == "COMPLETE" and t.value is not None]
+    if not done:
+        return []
+    values = [100 * t.value for t in done]
+    with styled():
+        history = Figure(figsize=(6.8, 2.8), layout="constrained")
+        ax = history.subplots()
+        ax.plot([t.number for t in done], values, "o", color="#0072B2", markersize=4, label="a trial")
+        ax.step(
+            [t.number for t in done], np.maximum.accumulate(values), where="post", color="#D55E00", label="best so far"
+        )
+        for i, t in enumerate(t for t in study.trials if t.state.name == "PRUNED" and t.intermediate_values):
+            last = 100 * t.intermediate_values[max(t.intermediate_values)]
+            ax.plot(t.number, last, "x", color=GREY, markersize=4, label="" if i else "pruned, when it was stopped")
+        ax.set(xlabel="trial", ylabel="accuracy (%)")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.legend(loc="lower right")
+
+        keys = list(dict.fromkeys(key for t in done for key in t.params))
+        slices = Figure(figsize=(max(3.4, 2.3 * len(keys)), 2.5), layout="constrained")
+        for key, ax in zip(keys, slices.subplots(1, len(keys), sharey=True, squeeze=False).flat, strict=True):
+            x = [t.params.get(key) for t in done]
+            numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
+            shown = [v if numbers else plain(show(v)) for v in x]
+            ax.scatter(shown, values, c=[t.number for t in done], cmap="Blues", vmin=-len(done), s=16)
+            if numbers and min(x) > 0 and max(x) / min(x) > 20:
+                ax.set_xscale("log")
+            ax.set(xlabel=key)
+        slices.axes[0].set_ylabel("accuracy (%)")
+    return [
+        ("Trials", as_png(history), "Each trial's value, and the best so far."),
+        ("Each setting by itself", as_png(slices), "One point a trial; later trials are darker."),
+    ]
+
+
+def as_png(figure: Any) -> str:
+    from fedntd.report.figures import styled
+
+    held = io.BytesIO()
+    with styled():
+        figure.savefig(held, format="png", dpi=150)
+    return base64.b64encode(held.getvalue()).decode()

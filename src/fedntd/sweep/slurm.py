@@ -1,0 +1,50 @@
+"""`--on slurm`: a job array script, one task a group."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedntd.errors import FedntdError
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --array=0-{last}
+#SBATCH --output={logs}/%a.log
+#SBATCH --time=24:00:00
+##SBATCH --gpus=1            (take one # away for a GPU a task)
+##SBATCH --cpus-per-task=4
+# Each task trains one group of runs. Submit it again to go on with what is not finished: no run is trained twice.
+cd {here}
+exec {python} -c 'from fedntd.cli import main; main()' sweep {file} {settings}--out {out} --workers 1 \\
+  --part "$SLURM_ARRAY_TASK_ID/{tasks}"
+"""
+
+
+def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> Path:
+    """The script in the sweep's folder, which all nodes must see."""
+    from fedntd.sweep.cli import begin
+
+    begin(out, file)
+    logs = out.resolve() / "logs"
+    text = SCRIPT.format(
+        name=shlex.quote(file.stem),
+        last=tasks - 1,
+        tasks=tasks,
+        logs=logs,
+        here=shlex.quote(os.getcwd()),
+        python=shlex.quote(sys.executable),
+        file=shlex.quote(str(file.resolve())),
+        settings="".join(f"--set {shlex.quote(setting)} " for setting in settings),
+        out=shlex.quote(str(out.resolve())),
+    )
+    script = out / "slurm.sh"
+    try:
+        logs.mkdir(exist_ok=True)
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o755)
+    except OSError as error:
+        raise FedntdError(f"{script} cannot be written: {error.strerror}") from error
+    return script

@@ -1,0 +1,77 @@
+"""Sweeps as a person starts them: a file, the command in a process of its own, the folder that it leaves."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+
+import fedntd
+from fedntd import cli
+
+COMMAND = [sys.executable, "-c", "from fedntd.cli import main; main()"]
+
+
+@pytest.fixture(autouse=True)
+def _tiny_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    source = str(Path(fedntd.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join([source, str(Path(__file__).parent)]), "COLUMNS": "100"}
+
+
+@pytest.fixture
+def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start `fedntd ...` in the test's folder."""
+
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        started.append(
+            subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:  # a test that failed half-way
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`fedntd ...` in this process, which spares the time to import torch: exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fedntd", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a sweep over the tiny world; `settings` are lines for its [settings], `head` comes before them."""
+
+    def write(rest: str = "", head: str = "", settings: str = "", name: str = "sweep.toml") -> Path:
+        (tmp_path / "base.toml").write_text(tiny.BASE)
+        file = tmp_path / name
+        file.write_text(f'base = "base.toml"\n{head}\n[settings]\n{settings}\n{rest}\n')
+        return file
+
+    return write

@@ -1,0 +1,45 @@
+"""The sweeps that are shipped: each says its command first, and every run in it is a valid one."""
+
+from pathlib import Path
+
+import pytest
+
+from fedntd.sweep.plan import read_sweep
+from fedntd.sweep.search import read_search
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SWEEPS = [file for file in sorted(EXPERIMENTS.glob("*.toml")) if file.read_text().startswith("# fedntd sweep")]
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem) for file in SWEEPS])
+def test_its_first_line_is_its_command_and_its_runs_are_valid(file: Path):
+    assert file.read_text().splitlines()[0] == f"# fedntd sweep experiments/{file.name}"
+    sweep = read_sweep(file)
+    assert sweep.runs or read_search(sweep.search).trials
+
+
+def test_the_papers_candidates():
+    """The table of hyper-parameters in the paper's appendix."""
+    runs = read_sweep(EXPERIMENTS / "paper-search.toml").runs
+    tried: dict[str, set] = {}
+    for run in runs:
+        options = run.config.algorithm.options
+        tried.setdefault(run.config.algorithm.name, set()).add(
+            tuple(options[key] for key in ("s", "lam", "mu", "tau") if key in options)
+        )
+    assert tried["fedcurv"] == {(s, lam) for s in (250, 500) for lam in (0.1, 0.5, 1.0)}
+    assert tried["fedprox"] == {(0.1,), (0.5,), (1.0,)}
+    assert tried["moon"] == {(mu, tau) for mu in (0.1, 0.5, 1.0) for tau in (0.1, 0.5, 1.0)}
+    assert len(runs) == 3 * (2 + 6 + 3 + 9)  # three seeds
+
+
+def test_the_leaderboard_has_one_protocol():
+    runs = read_sweep(EXPERIMENTS / "leaderboard.toml").runs
+    partitions = {(run.config.partition.name, *run.config.partition.options.values()) for run in runs}
+    methods = {run.config.algorithm.name for run in runs}
+    assert len(partitions) == 4
+    assert len(runs) == len(methods) * len(partitions) * 3
+    assert (
+        len({(run.config.federation, run.config.optimiser, run.config.data, run.config.model.name) for run in runs})
+        == 1
+    )

@@ -1,0 +1,201 @@
+"""Runs for other programs, read back by these programs."""
+
+import csv
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_runs import make_run
+from test_sweep import wait_for
+
+import fedntd
+from fedntd import FedntdError
+from fedntd.record import Run
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Run]:
+    common: dict[str, Any] = {"rounds": 4, "measure__local_every": 2, "federation__clients": 20}
+    folder = tmp_path / "runs"
+    return [
+        make_run(folder / "a", "fedavg", **common),
+        make_run(folder / "b", "fedntd", algorithm__beta=0.3, **common),
+        make_run(folder / "c", "fedntd", stop=2, status="failed", reason="no luck", **common),
+    ]
+
+
+class TestFiles:
+    def test_csv_has_what_was_recorded(self, runs: list[Run], command: Command, tmp_path: Path):
+        assert command("export", "runs", "-o", "x.csv")[0] == 0
+        with open(tmp_path / "x.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [(row["run"], int(row["round"])) for row in rows] == [
+            (run.name, record.round) for run in runs for record in run.records
+        ]
+        assert [float(row["accuracy"]) for row in rows] == [r.accuracy for run in runs for r in run.records]
+        assert json.loads(rows[0]["class_accuracy"]) == runs[0].records[0].class_accuracy
+        assert {row["run"]: row["algorithm.beta"] for row in rows} == {"a": "", "b": "0.3", "c": "1.0"}
+        assert rows[1]["similarity"] == repr(runs[0].records[1].similarity)
+        assert rows[0]["similarity"] == ""  # there is no earlier round
+
+    def test_parquet_and_a_frame(self, runs: list[Run], command: Command, tmp_path: Path):
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'fedntd[frames]'")
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fedntd[frames]'")
+        frame = fedntd.load(tmp_path / "runs")
+        assert list(frame["accuracy"]) == [r.accuracy for run in runs for r in run.records]
+        assert frame.groupby("run")["round"].max().to_dict() == {"a": 4, "b": 4, "c": 2}
+        assert command("export", "runs", "-o", "x.parquet")[0] == 0
+        back = pandas.read_parquet(tmp_path / "x.parquet")
+        assert list(back.columns) == list(frame.columns)
+        assert back["accuracy"].equals(frame["accuracy"])
+        assert back["class_accuracy"][0].tolist() == runs[0].records[0].class_accuracy
+
+        single = fedntd.load(tmp_path / "runs", per="run").set_index("run")
+        assert single.loc["b", "final"] == runs[1].records[-1].accuracy
+        assert single.loc["c", "reason"] == "no luck"
+        assert single.loc["a", "federation.clients"] == 20
+
+    def test_mistakes(self, runs: list[Run], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        for arguments, sentence in (
+            (("-o", "x.xls"), "x.xls must end in .csv or .parquet"),
+            (("-o", "x.csv", "--per", "epoch"), "--per = 'epoch' is not known"),
+            (("-o", "x", "--to", "tensorbord"), "did you mean 'tensorboard'"),
+            (("-o", "x.csv", "--follow"), "--follow needs --to"),
+        ):
+            code, _, err = command("export", "runs", *arguments)
+            assert code == 2
+            assert sentence in err
+        monkeypatch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(FedntdError, match=r"a frame needs the package pandas: pip install 'fedntd\[frames\]'"):
+            fedntd.load(tmp_path / "runs")
+
+
+tensorboard = pytest.mark.skipif(
+    find_spec("tensorboard") is None, reason="TensorBoard is not installed: pip install 'fedntd[tensorboard]'"
+)
+
+
+class TestTrackers:
+    @tensorboard
+    def test_tensorboard(self, runs: list[Run], command: Command, tmp_path: Path):
+        assert command("export", "runs", "--to", "tensorboard", "-o", "logs")[0] == 0
+        for run in runs:
+            events = event_file(tmp_path / "logs" / run.name)
+            told = [(e.step, e.value) for e in events.Scalars("accuracy")]
+            assert told == [(r.round, pytest.approx(r.accuracy, abs=1e-6)) for r in run.records]
+            assert [e.step for e in events.Scalars("in_local")] == [
+                r.round for r in run.records if r.in_local is not None
+            ]
+
+    def test_wandb_offline(self, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedntd[wandb]'")
+        code = (
+            "import sys; from pathlib import Path; from fedntd.report.export import track\n"
+            "print([run.name for run in track([Path('runs/a'), Path('runs/c')], 'wandb', Path('logs'), False)])"
+        )
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        monkeypatch.setenv("PYTHONPATH", str(Path(fedntd.__file__).parents[1]))
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+        files = sorted((tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb"))
+        told = {}
+        for file in files:
+            name, history = read_wandb(file)
+            told[name] = history
+        assert told == {
+            run.name: [(r.round, pytest.approx(r.accuracy)) for r in run.records] for run in (runs[0], runs[2])
+        }
+
+    def test_mlflow(self, runs: list[Run], tmp_path: Path):
+        pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'fedntd[mlflow]'")
+        code = """
+import json
+from pathlib import Path
+from fedntd.report.export import track
+names = [run.name for run in track([Path("runs/b"), Path("runs/c")], "mlflow", Path("logs"), False)]
+from mlflow.tracking import MlflowClient
+client = MlflowClient("sqlite:///logs/mlflow.db")
+found = client.search_runs([client.get_experiment_by_name("fedntd").experiment_id])
+print(json.dumps({
+    run.info.run_name: {
+        "status": run.info.status,
+        "beta": run.data.params["algorithm.beta"],
+        "accuracy": sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, "accuracy")),
+    }
+    for run in found
+}))
+"""
+        source = str(Path(fedntd.__file__).parents[1])
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": source},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        told = json.loads(done.stdout.splitlines()[-1])
+        for run, status in ((runs[1], "FINISHED"), (runs[2], "FAILED")):
+            assert told[run.name]["status"] == status
+            assert float(told[run.name]["beta"]) == run.config.algorithm.options["beta"]
+            assert told[run.name]["accuracy"] == [[r.round, r.accuracy] for r in run.records]
+
+    @tensorboard
+    def test_follow_goes_on_while_the_run_does(
+        self, write: Callable[..., Path], start: Callable, command: Command, tmp_path: Path
+    ):
+        write(settings='federation.rounds = 25\nmodel = { name = "tiny:Net", pause = 0.004 }')
+        process = start("sweep", "sweep.toml", "-o", "out")
+        wait_for(lambda: (tmp_path / "out" / "run" / "config.toml").exists())
+        assert command("export", "out", "--to", "tensorboard", "-o", "logs", "--follow")[0] == 0
+        process.communicate(timeout=60)
+        events = event_file(tmp_path / "logs" / "run")
+        assert [e.step for e in events.Scalars("accuracy")] == list(range(1, 26))
+
+
+def event_file(folder: Path) -> Any:
+    """By TensorBoard's own reader."""
+    package = "tensorboard.backend.event_processing.event_accumulator"
+    events = import_module(package).EventAccumulator(str(folder))
+    events.Reload()
+    return events
+
+
+def read_wandb(file: Path) -> tuple[str, list[tuple[int, float]]]:
+    """The run's name, and round and accuracy: wandb's own messages, from its LevelDB log."""
+    messages = import_module("wandb.proto.wandb_internal_pb2")
+    name, history = "", []
+    for data in leveldb_log(file.read_bytes(), header=7):
+        record = messages.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "run":
+            name = record.run.display_name
+        if record.WhichOneof("record_type") == "history":
+            row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            history.append((row["_step"], row["accuracy"]))
+    return name, history
+
+
+def leveldb_log(content: bytes, header: int, block: int = 32768) -> Iterator[bytes]:
+    """Chunks of [checksum 4, length 2, kind 1, data]; kind 1 is whole, 2 to 4 are first, middle and last parts."""
+    place, parts = header, b""
+    while place + 7 <= len(content):
+        if block - place % block < 7:  # too little room for another chunk
+            place += block - place % block
+            continue
+        length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
+        parts += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            yield parts
+            parts = b""

@@ -1,0 +1,137 @@
+"""From a sweep's file to runs, names, folders and groups."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedntd import FedntdError, federate
+from fedntd.config import identity
+from fedntd.sweep.plan import Job, groups, jobs, read_sweep
+
+Write = Callable[..., Path]
+
+
+def test_runs_grid_zip_and_seeds_are_combined(write: Write):
+    file = write(
+        head="seeds = [0, 1]",
+        rest="""
+[grid]
+"optimiser.lr" = [0.1, 0.2]
+[zip]
+federation.local_epochs = [1, 2]
+federation.batch_size = [8, 4]
+[[runs]]
+algorithm.name = "fedavg"
+[[runs]]
+algorithm = { name = "fedntd", beta = [0.3, 1.0] }
+""",
+    )
+    sweep = read_sweep(file)
+    made = {
+        (
+            run.config.algorithm.name,
+            run.config.algorithm.options.get("beta"),
+            run.config.optimiser.lr,
+            run.config.federation.local_epochs,
+            run.config.federation.batch_size,
+            run.config.seed,
+        )
+        for run in sweep.runs
+    }
+    assert made == {
+        (name, beta, lr, epochs, batch, seed)
+        for name, beta in (("fedavg", None), ("fedntd", 0.3), ("fedntd", 1.0))
+        for lr in (0.1, 0.2)
+        for epochs, batch in ((1, 8), (2, 4))
+        for seed in (0, 1)
+    }
+    assert len(sweep.runs) == 24
+    assert sweep.runs[0].name == "fedavg,lr=0.1,local_epochs=1,batch_size=8,seed=0"
+    assert len({run.name for run in sweep.runs}) == 24
+
+
+def test_the_base_is_a_preset_a_file_beside_it_or_nothing(write: Write, tmp_path: Path):
+    (tmp_path / "mine.toml").write_text("seed = 7\n[optimiser]\nlr = 0.5\n")
+    (tmp_path / "a.toml").write_text('base = "mine.toml"\n[settings]\noptimiser.momentum = 0.1\n')
+    (run,) = read_sweep(tmp_path / "a.toml").runs
+    assert (run.config.seed, run.config.optimiser.lr, run.config.optimiser.momentum) == (7, 0.5, 0.1)
+    (tmp_path / "b.toml").write_text('base = "cifar10-lda0.3"\nseeds = [3]\n')
+    (run,) = read_sweep(tmp_path / "b.toml", ["federation.rounds=9"]).runs
+    assert (run.config.data.name, run.config.seed, run.config.federation.rounds) == ("cifar10", 3, 9)
+    assert run.name == "run"  # nothing differs
+
+
+def test_one_run_asked_for_twice_is_planned_once(write: Write):
+    rest = '[[runs]]\nalgorithm.name = "fedntd"\n[[runs]]\nalgorithm = { name = "fedntd", beta = 1.0 }\n'
+    sweep = read_sweep(write(rest))
+    assert len(sweep.runs) == 1
+    assert sweep.asked == 2
+
+
+def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
+    rest = '[[runs]]\nalgorithm.name = "tiny:Fatal"\nalgorithm.lives = "/a b"\n[[runs]]\nalgorithm.name = "fedavg"\n'
+    assert [run.name for run in read_sweep(write(rest)).runs] == ["Fatal,lives=_a_b", "fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("sedes = [1]", "unknown key 'sedes' in"),
+        ("seeds = 3", "seeds must be a list of whole numbers, not 3"),
+        ("base = 3", "base must be a preset, a config file or a table, not 3"),
+        ('base = "dmo"', "did you mean 'demo'"),
+        ("grid = 3", "'grid' is a section"),
+        ("runs = [1]", "'runs' is a list of tables"),
+        ("[grid]\noptimiser.lr = []", "the list of 'optimiser.lr' is empty"),
+        ("[grid]\noptimiser.rate = [1]", "run 'run': unknown key 'optimiser.rate'"),
+        (
+            "[grid]\nalgorithm.name = ['fedavg', 'fedntd']\nalgorithm.beta = [1.0]",
+            "run 'fedavg': algorithm.beta is not",
+        ),
+        ("[zip]\nseed = [1]\noptimiser.lr = [1.0, 2.0]", "equally long, but seed has 1, optimiser.lr has 2"),
+        ("[zip]\nseed = 1", "'seed' in [zip] must be a list, not 1"),
+        ("seeds = [1]\n[grid]\nseed = [1, 2]", "'seed' is varied twice"),
+        ("together = -1", "together must be a whole number"),
+    ],
+)
+def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    with pytest.raises(FedntdError) as raised:
+        read_sweep(file)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Path):
+    """Under whatever name, and computed however; any other difference makes it another run."""
+    (run,) = read_sweep(write(settings="engine = 'sequential'")).runs
+    out = tmp_path / "out"
+    list(federate(run.config, out=out / "another name"))
+    (found,) = jobs(read_sweep(write(settings="engine = 'vectorised'")).runs, out)
+    assert (found.folder, found.status, found.rounds_done) == (out / "another name", "finished", 3)
+    assert found.config.engine == "sequential"  # it goes on as it began
+    (other,) = jobs(read_sweep(write(settings="optimiser.lr = 0.02")).runs, out)
+    assert (other.folder, other.status) == (out / "run", "new")
+    assert identity(other.config) != identity(found.config)
+    list(federate(other.config, out=other.folder))
+    (third,) = jobs(read_sweep(write(settings="optimiser.lr = 0.03")).runs, out)  # its name is taken
+    assert (third.folder, third.status) == (out / f"run-{identity(third.config)[:8]}", "new")
+
+
+def test_groups_are_of_one_shape_and_evenly_cut(write: Write):
+    rest = "[grid]\nmodel.hidden = [3, 4]\n"
+    planned = read_sweep(write(rest, head="seeds = [0, 1, 2, 3, 4, 5, 6]")).runs
+    made = [Job(run.name, run.config, Path(run.name)) for run in planned]
+
+    def sizes(most: int, parts: int = 1) -> list[int]:
+        grouped = groups(made, most, parts)
+        assert sorted(job.name for group in grouped for job in group) == sorted(job.name for job in made)
+        assert all(len({job.config.model.options["hidden"] for job in group}) == 1 for group in grouped)
+        return [len(group) for group in grouped]
+
+    assert sizes(100) == [7, 7]
+    assert sizes(4) == [4, 3, 4, 3]
+    assert sizes(100, parts=4) == [4, 3, 4, 3]  # no worker stays idle
+    assert sizes(1) == [1] * 14

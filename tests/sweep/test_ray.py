@@ -1,0 +1,99 @@
+"""`--on ray` on a real local cluster, and a worker killed in the middle."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_sweep import results, statuses, wait_for
+
+from fedntd.record import read_run
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedntd[ray]'")
+
+Write = Callable[..., Path]
+Start = Callable[..., subprocess.Popen[str]]
+Command = Callable[..., tuple[int, str, str]]
+
+
+def ray_workers(sweep: subprocess.Popen[str], folder: Path) -> list[int]:
+    """The processes that hold a run folder's lock, below the sweep's own session."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != sweep.pid:
+            try:
+                opened = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+            except OSError:
+                continue
+            if any(file.startswith(str(folder)) and file.endswith("/.lock") for file in opened):
+                found.append(int(process.name))
+    return found
+
+
+def test_a_killed_worker_is_replaced_and_every_failure_explained(
+    write: Write, start: Start, command: Command, tmp_path: Path
+):
+    write(
+        """
+[[runs]]
+algorithm.name = "fedavg"
+[[runs]]
+algorithm.name = "fedntd"
+[[runs]]
+optimiser.lr = 1e300
+""",
+        head="seeds = [0, 1]",
+        settings='federation.rounds = 12\nmodel = { name = "tiny:Net", pause = 0.004 }',
+    )
+    process = start("sweep", "sweep.toml", "-o", "out", "--on", "ray", "--workers", "2")
+    out = tmp_path / "out"
+    wait_for(lambda: any(len(records) >= 2 for records in results(out).values()), 150)
+    killed = ray_workers(process, out)
+    assert killed  # the runs are trained by Ray's processes, not by the sweep's
+    os.kill(killed[0], signal.SIGKILL)
+    said, err = process.communicate(timeout=200)
+    assert process.returncode == 1, err
+    assert "4 of 6 runs finished, 2 failed" in said
+    found = statuses(out)
+    assert {name for name, status in found.items() if status == "failed"} == {"lr=1e+300,seed=0", "lr=1e+300,seed=1"}
+    assert "not finite" in read_run(out / "lr=1e+300,seed=0").reason
+    # the run that was hit went on from its checkpoint: started twice, and every round is there once
+    starts = {name: len(read_environment(out / name)) for name in found}
+    assert max(starts[name] for name, status in found.items() if status == "finished") == 2
+    assert {
+        tuple(round for round, _ in records) for name, records in results(out).items() if found[name] == "finished"
+    } == {tuple(range(1, 13))}
+    # and gave what it gives here
+    assert command("sweep", "sweep.toml", "-o", "here")[0] == 1
+    here = results(tmp_path / "here")
+    assert {n: r for n, r in results(out).items() if found[n] == "finished"} == {
+        n: r for n, r in here.items() if found[n] == "finished"
+    }
+
+
+def read_environment(folder: Path) -> list:
+    return json.loads((folder / "environment.json").read_text())
+
+
+def test_data_is_written_once_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from fedntd.config import Data
+    from fedntd.sweep.on_ray import data_folder, dataset_files
+
+    monkeypatch.setenv("FEDNTD_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "data" / "cifar10" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    for name in names:
+        (folder / name).write_bytes(name.encode())
+    files = dataset_files([Data("cifar10"), Data("cifar10"), Data("fashion-mini"), Data("tiny:points")])
+    assert sorted(files) == sorted(f"cifar10/cifar-10-batches-bin/{name}" for name in names)
+
+    there = data_folder(files)
+    made = {file: file.stat().st_mtime_ns for file in there.rglob("*.bin")}
+    assert {file.name: file.read_bytes() for file in made} == {name: name.encode() for name in names}
+    assert data_folder(files) == there
+    assert {file: file.stat().st_mtime_ns for file in made} == made

@@ -1,0 +1,134 @@
+"""[search]: Optuna's choices as ordinary runs."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_sweep import results, statuses, wait_for
+
+from fedntd import FedntdError
+from fedntd.record import read_records, read_run
+from fedntd.sweep.search import read_search, search_pictures
+
+optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'fedntd[sweep]'")
+
+Write = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+
+
+def study(out: Path) -> Any:
+    return optuna.load_study(study_name="search", storage=f"sqlite:///{out}/search.db")
+
+
+def test_a_grid_tries_each_point_once_and_finds_the_best(write: Write, command: Command, tmp_path: Path):
+    write(
+        '[search]\nsampler = "grid"\npruner = "none"\nmeasure = "last10"\nbatch = 3\n'
+        "[search.keys]\noptimiser.lr = [0.001, 0.1]\nalgorithm.beta = [0.1, 1.0]\n",
+        head="seeds = [0, 1]",
+    )
+    code, out, err = command("sweep", "sweep.toml", "-o", "out", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    trials = study(tmp_path / "out").trials
+    points = {(t.params["optimiser.lr"], t.params["algorithm.beta"]): t.value for t in trials}
+    assert sorted(points) == [(0.001, 0.1), (0.001, 1.0), (0.1, 0.1), (0.1, 1.0)]
+    assert len(trials) == told["trials"] == 4
+    for (lr, beta), value in points.items():  # the mean over seeds of the mean of the last rounds
+        accuracies = [
+            np.mean(
+                [r.accuracy for r in read_records(tmp_path / f"out/lr={lr:g},beta={beta:g},seed={seed}/records.jsonl")]
+            )
+            for seed in (0, 1)
+        ]
+        assert value == pytest.approx(np.mean(accuracies))
+    best = max(points, key=lambda point: points[point])
+    assert told["last10"] == points[best]
+
+    # again: nothing is left to do
+    code, out, _ = command("sweep", "sweep.toml", "-o", "out", "--json")
+    assert code == 0
+    assert json.loads(out) == told
+
+
+def test_pruned_by_round_and_shown_in_the_report(write: Write, command: Command, tmp_path: Path):
+    write(
+        '[search]\nsampler = "random"\ntrials = 12\nwarmup = 1\nseed = 3\n'
+        "[search.keys]\noptimiser.lr = { low = 1e-6, high = 1.0, log = true }\n",
+        settings="federation.rounds = 6",
+    )
+    code, out, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 0, err
+    trials = study(tmp_path / "out").trials
+    pruned = [t for t in trials if t.state.name == "PRUNED"]
+    assert pruned
+    for trial in pruned:
+        (run,) = [
+            read_run(tmp_path / "out" / name)
+            for name in statuses(tmp_path / "out")
+            if read_run(tmp_path / "out" / name).config.optimiser.lr == trial.params["optimiser.lr"]
+        ]
+        last = max(trial.intermediate_values)
+        assert run.status == "pruned"
+        assert (len(run.records), run.records[-1].accuracy) == (last, trial.intermediate_values[last])
+        assert 1 < last < 6
+        earlier = [
+            t.intermediate_values[last] for t in trials if t.number < trial.number and t.state.name == "COMPLETE"
+        ]
+        best_so_far = max(value for step, value in trial.intermediate_values.items() if step <= last)
+        assert best_so_far < np.percentile(earlier, 50)  # what the median pruner says it does
+    assert f"{12 - len(pruned)} trials finished, {len(pruned)} pruned, 0 failed" in out
+
+    pictures = search_pictures(tmp_path / "out")
+    assert [heading for heading, _, _ in pictures] == ["Trials", "Each setting by itself"]
+    assert command("report", "out", "-o", "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert all(f'src="data:image/png;base64,{image}"' in page for _, image, _ in pictures)
+
+
+def test_killed_and_started_again(
+    write: Write, command: Command, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+):
+    """Each round counts once: the trial that was under way goes on, with the same values and in the same folder."""
+    write(
+        '[search]\nsampler = "random"\ntrials = 3\npruner = "none"\n'
+        "[search.keys]\noptimiser.lr = [0.01, 0.02, 0.03, 0.05]\n",
+        settings='federation.rounds = 8\nmodel = { name = "tiny:Net", pause = 0.004 }',
+    )
+    process = start("sweep", "sweep.toml", "-o", "out")
+    out = tmp_path / "out"
+    wait_for(lambda: sum(map(len, results(out).values())) >= 3)
+    process.kill()
+    process.communicate(timeout=60)
+    (cut,) = [name for name, records in results(out).items() if 0 < len(records) < 8]
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 0, err
+    assert set(statuses(out).values()) == {"finished"}
+    assert [round for round, _ in results(out)[cut]] == list(range(1, 9))
+    states = [(t.state.name, t.params["optimiser.lr"]) for t in study(out).trials]
+    assert [state for state, _ in states].count("COMPLETE") == 3
+    assert [state for state, _ in states].count("FAIL") == 1  # the one that was abandoned
+    abandoned = next(lr for state, lr in states if state == "FAIL")
+    assert ("COMPLETE", abandoned) in states
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"sampler": "tpr", "keys": {"seed": [1]}}, "search.sampler = 'tpr' is not known; did you mean 'tpe'"),
+        ({"trails": 3}, "unknown key 'search.trails'; did you mean 'trials'"),
+        ({}, "[search.keys] names nothing to search over"),
+        ({"keys": {"seed": 3}}, "'seed' must be a list, or a range"),
+        ({"keys": {"seed": {"low": 3, "hi": 4}}}, "'seed' must be a list, or a range"),
+        ({"sampler": "grid", "keys": {"seed": {"low": 3, "high": 4}}}, "a grid needs a list for 'seed'"),
+        ({"trials": 0, "keys": {"seed": [1]}}, "search.trials must be a whole number from 1"),
+        ({"measure": "loss", "keys": {"seed": [1]}}, "search.measure = 'loss' is not known"),
+    ],
+)
+def test_a_mistake_is_one_sentence(table: dict, sentence: str):
+    with pytest.raises(FedntdError) as raised:
+        read_search(table)
+    assert sentence in str(raised.value)

@@ -1,0 +1,36 @@
+"""`--on slurm`: the script that it writes, run as SLURM would run it."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from test_sweep import GRID, statuses
+
+
+def test_the_tasks_of_the_array_train_all_runs(
+    write: Callable[..., Path], command: Callable, tmp_path: Path, environment: dict[str, str]
+):
+    write(GRID, head="seeds = [0, 1]")
+    code, out, _ = command("sweep", "sweep.toml", "--out", "out", "--on", "slurm", "--set", "federation.rounds=2")
+    assert code == 0
+    assert "job array of 2 tasks: sbatch out/slurm.sh" in out
+    script = tmp_path / "out" / "slurm.sh"
+    text = script.read_text()
+    assert text.startswith("#!/bin/bash\n#SBATCH --job-name=sweep\n#SBATCH --array=0-1\n")
+    (log,) = re.findall(r"^#SBATCH --output=(.*)/%a.log$", text, re.MULTILINE)
+    assert Path(log).is_dir()
+
+    subprocess.run(["bash", "-n", script], check=True)
+    tasks = [
+        subprocess.Popen(
+            ["bash", script], cwd="/", env=environment | {"SLURM_ARRAY_TASK_ID": str(i)}, stderr=-3, stdout=-3
+        )
+        for i in range(2)
+    ]
+    assert [task.wait(timeout=120) for task in tasks] == [0, 0]
+    assert statuses(tmp_path / "out") == {
+        f"{name},seed={seed}": "finished" for name in ("fedavg", "fedntd") for seed in (0, 1)
+    }
+    code, out, _ = command("sweep", "sweep.toml", "--out", "out", "--set", "federation.rounds=2")
+    assert "4 of 4 runs finished (4 of them before)" in out

@@ -1,0 +1,210 @@
+"""What many runs say together, against numbers worked out by hand and against scipy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from make_runs import plain_record, settings, write_run
+from scipy import stats
+
+from fedntd import FedntdError
+from fedntd.record import Run
+from fedntd.report.leaderboard import leaderboard, written_between
+from fedntd.report.statistics import Baseline, heat_map, paired_p, reaching, to_target
+from fedntd.report.summary import group
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def made(path: Path, accuracies: list[float], status: str = "finished", **more) -> Run:
+    records = [plain_record(t, a) for t, a in enumerate(accuracies, start=1)]
+    return write_run(path, settings(**{"rounds": len(accuracies), **more}), records, status=status, reason="no luck")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> list[Run]:
+    """Two methods, two partitions, four seeds; FedNTD is better by 0.1 plus something of each run."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for s in (2, 5):
+        for seed in range(4):
+            luck = rng.normal(0, 0.1)  # of the seed: both methods have it
+            for method in ("fedavg", "fedntd"):
+                own = rng.normal(0, 0.01)
+                final = 0.4 + 0.02 * s + luck + own + (0.1 if method == "fedntd" else 0)
+                path = tmp_path / "sweep" / f"{method},s={s},seed={seed}"
+                runs.append(made(path, [0.1, final], algorithm=method, seed=seed, partition__s=s))
+    return runs
+
+
+def finals(runs: list[Run], **wanted) -> dict[tuple, float]:
+    return {
+        (run.config.partition.options["s"], run.config.seed): run.records[-1].accuracy
+        for run in runs
+        if run.config.algorithm.name == wanted["method"]
+    }
+
+
+def p_value(result: Any) -> float:
+    return result.pvalue
+
+
+class TestDifference:
+    def test_is_scipys_paired_t_test(self, sweep: list[Run]):
+        baseline = Baseline(sweep, "fedavg")
+        a, b = finals(sweep, method="fedntd"), finals(sweep, method="fedavg")
+        for g in group(sweep):
+            found = baseline.difference(g)
+            if g.label.startswith("fedavg"):
+                assert found is None
+                continue
+            s = g.runs[0].config.partition.options["s"]
+            ours, theirs = ([values[s, seed] for seed in range(4)] for values in (a, b))
+            assert found is not None
+            assert found.n == 4
+            assert found.mean == pytest.approx(np.mean(ours) - np.mean(theirs))
+            assert found.p == pytest.approx(p_value(stats.ttest_rel(ours, theirs)))
+            assert p_value(stats.ttest_rel(ours, theirs)) < 0.01
+            assert p_value(stats.ttest_ind(ours, theirs)) > 0.1  # pairing is what finds it
+
+    def test_by_method_pairs_over_partitions_and_seeds(self, sweep: list[Run]):
+        (found,) = (
+            difference
+            for g in group(sweep, ["algorithm.name"])
+            if (difference := Baseline(sweep, "algorithm.name=fedavg").difference(g))
+        )
+        a, b = finals(sweep, method="fedntd"), finals(sweep, method="fedavg")
+        expected = stats.ttest_rel([a[key] for key in sorted(a)], [b[key] for key in sorted(b)])
+        assert found.n == 8
+        assert found.p == pytest.approx(p_value(expected))
+
+    def test_of_another_setting(self, sweep: list[Run]):
+        found = [Baseline(sweep, "partition.s=2").difference(g) for g in group(sweep)]
+        assert [f and f.n for f in found] == [None, None, 4, 4]
+
+    def test_without_a_partner_or_with_one_pair(self, tmp_path: Path):
+        runs = [
+            made(tmp_path / "a", [0.5], algorithm="fedavg", seed=0),
+            made(tmp_path / "b", [0.6], algorithm="fedntd", seed=0),
+            made(tmp_path / "c", [0.7], algorithm="moon", seed=1),
+            made(tmp_path / "d", [0.7], algorithm="fedntd", seed=1, status="failed"),
+        ]
+        by_label = {g.label: Baseline(runs, "fedavg").difference(g) for g in group(runs, ["algorithm.name"])}
+        assert by_label["moon"] is None
+        pair = by_label["fedntd"]
+        assert pair is not None
+        assert (pair.n, pair.p, pair.mean) == (1, None, pytest.approx(0.1))
+
+    def test_the_same_difference_everywhere_has_no_p(self):
+        assert paired_p(np.array([0.5, 0.75]), np.array([0.25, 0.5])) is None
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("fedavgg", "no run has algorithm.name = fedavgg; did you mean 'fedavg'"),
+            ("optimizer.lr=1", "no run has the setting 'optimizer.lr'; did you mean 'optimiser.lr'"),
+        ],
+    )
+    def test_a_baseline_that_is_not_there(self, sweep: list[Run], text: str, sentence: str):
+        with pytest.raises(FedntdError, match=sentence):
+            Baseline(sweep, text)
+
+
+class TestTarget:
+    def test_first_round_and_bytes_until_then(self, tmp_path: Path):
+        run = made(tmp_path / "a", [0.1, 0.5, 0.4, 0.6])  # 1000 bytes down and 500 up a round
+        assert to_target(run, 0.5) == (2, 3000)
+        assert to_target(run, 0.55) == (4, 6000)
+        assert to_target(run, 0.7) is None
+
+    def test_of_a_group(self, tmp_path: Path):
+        runs = [made(tmp_path / str(i), a, seed=i) for i, a in enumerate([[0.1, 0.5], [0.5, 0.1], [0.1, 0.2]])]
+        (g,) = group(runs)
+        got = reaching(g, 0.5)
+        assert (got.reached, got.runs, got.rounds, got.bytes) == (2, 3, 1.5, 2250.0)
+
+
+class TestHeatMap:
+    def test_means_over_seeds(self, tmp_path: Path):
+        runs = [
+            made(tmp_path / f"{lr}{s}{seed}", [lr + s / 100 + seed / 10], seed=seed, optimiser__lr=lr, partition__s=s)
+            for lr in (0.1, 0.02)
+            for s in (2, 10)
+            for seed in (0, 1)
+        ]
+        runs[-1] = made(tmp_path / "failed", [0.9], "failed", seed=5, optimiser__lr=0.02, partition__s=10)
+        found = heat_map(runs)
+        assert found is not None
+        assert (found.rows, found.row_values) == ("partition.s", ["2", "10"])
+        assert (found.columns, found.column_values) == ("optimiser.lr", ["0.02", "0.1"])
+        assert found.values == pytest.approx(np.array([[0.09, 0.17], [0.12, 0.25]]))  # 0.12: the other one failed
+        assert found.counts.tolist() == [[2, 2], [1, 2]]
+
+    def test_only_of_two_settings(self, sweep: list[Run], tmp_path: Path):
+        assert heat_map(sweep) is None  # the method brings its own settings along
+        found = heat_map(sweep, ["algorithm.name", "partition.s"])
+        assert found is not None
+        assert found.row_values == ["fedavg", "fedntd"]
+        assert heat_map(sweep, ["seed"]) is None
+
+
+class TestLeaderboard:
+    def test_places_and_bold(self, tmp_path: Path):
+        scores = {"fedavg": (0.5, 0.4), "fedntd": (0.6, 0.3), "moon": (0.55, 0.2)}
+        runs = [
+            made(tmp_path / f"{method}{s}{seed}", [value + d], algorithm=method, seed=seed, partition__s=s)
+            for method, values in scores.items()
+            for s, value in zip((2, 5), values, strict=True)
+            for seed, d in ((0, -0.01), (1, 0.01))
+        ]
+        runs.append(made(tmp_path / "x", [0.1], "failed", algorithm="fedprox", seed=0, partition__s=2))
+        assert leaderboard(runs) == (
+            "| method | s=2 | s=5 | mean place |\n"
+            "|---|---|---|---|\n"
+            "| fedntd | **60.00 ± 1.41** | 30.00 ± 1.41 | 1.5 |\n"
+            "| fedavg | 50.00 ± 1.41 | **40.00 ± 1.41** | 2.0 |\n"
+            "| moon | 55.00 ± 1.41 | 20.00 ± 1.41 | 2.5 |\n"
+            "| fedprox | failed | – | 4.0 |\n"
+        )
+
+    def test_is_written_between_the_marks_of_a_page(self, sweep: list[Run], command: Command, tmp_path: Path):
+        page = tmp_path / "page.md"
+        page.write_text("before\n\n<!-- leaderboard -->\n\nold\n\n<!-- /leaderboard -->\n\nafter\n")
+        assert command("leaderboard", "sweep", "-o", "page.md")[0] == 0
+        text = page.read_text()
+        assert text.startswith("before\n\n<!-- leaderboard -->\n\n16 of 16 runs finished, 4 seeds, ")
+        assert text.endswith("\n\n<!-- /leaderboard -->\n\nafter\n")
+        assert leaderboard(sweep) in text
+        assert "\nold\n" not in text
+        with pytest.raises(FedntdError, match="the page has no <!-- leaderboard -->"):
+            written_between("nothing", "leaderboard", "")
+
+
+def test_compare_and_report_of_a_sweep(sweep: list[Run], command: Command, tmp_path: Path):
+    arguments = ("sweep", "--by", "algorithm.name", "--by", "partition.s", "--baseline", "fedavg", "--target", "50")
+    code, out, _ = command("compare", *arguments, "--json")
+    assert code == 0
+    rows = {row["label"]: row for row in json.loads(out)}
+    assert set(rows) == {f"{m} s={s}" for m in ("fedavg", "fedntd") for s in (2, 5)}
+    good = [value for (s, _), value in finals(sweep, method="fedntd").items() if s == 5]
+    row = rows["fedntd s=5"]
+    assert row["final"] == pytest.approx(np.mean(good))
+    assert row["final_std"] == pytest.approx(np.std(good, ddof=1))
+    assert (row["pairs"], row["target_reached"]) == (4, sum(value >= 0.5 for value in good))
+    code, out, _ = command("compare", *arguments)
+    assert "vs fedavg" in out
+    assert "n=4" in out
+
+    assert command("report", *arguments, "-o", "page.html", "--figures", "figures")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Two settings against each other" in page
+    assert "paired t-test" in page
+    assert {"two-settings.png", "cost.pdf"} <= {file.name for file in (tmp_path / "figures").iterdir()}
+
+    code, _, err = command("compare", "sweep", "--by", "algorithm.nam")
+    assert code == 2
+    assert "no run has such a setting; did you mean 'algorithm.name'" in err
+    assert command("compare", "sweep", "--target", "0")[0] == 2

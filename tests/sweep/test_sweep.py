@@ -1,0 +1,213 @@
+"""`fedntd sweep` in real processes: finished, failed, interrupted, killed and started again."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedntd.record import is_locked, read_records, read_run
+
+Write = Callable[..., Path]
+Command = Callable[..., tuple[int, str, str]]
+Start = Callable[..., subprocess.Popen[str]]
+
+GRID = '[grid]\nalgorithm.name = ["fedavg", "fedntd"]\n'
+
+
+def statuses(out: Path) -> dict[str, str]:
+    return {file.parent.name: read_run(file.parent).status for file in sorted(out.glob("*/config.toml"))}
+
+
+def results(out: Path) -> dict[str, list[tuple[int, float]]]:
+    return {
+        file.parent.name: [(r.round, r.accuracy) for r in read_records(file)] for file in out.glob("*/records.jsonl")
+    }
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.02)
+
+
+def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, tmp_path: Path):
+    write(GRID, head="seeds = [0, 1]")
+    code, out, err = command("sweep", "sweep.toml", "--dry-run")
+    assert code == 0
+    assert "sweep: 4 runs, 12 rounds to go, in runs/sweep" in err
+    assert re.search(r"fedavg,seed=0 … fedavg,seed=1 +2 +– +6 +[\d.]+ (s|min) +[\d.]+ GB", out)
+    assert not (tmp_path / "runs").exists()
+    code, out, _ = command("sweep", "sweep.toml", "--dry-run", "--json")
+    assert json.loads(out) == [["fedavg,seed=0", "fedavg,seed=1"], ["fedntd,seed=0", "fedntd,seed=1"]]
+
+
+def test_failed_runs_are_explained_and_the_others_go_on(write: Write, command: Command, tmp_path: Path):
+    write(
+        """
+[[runs]]
+optimiser.lr = [0.1, 1e300]
+[[runs]]
+algorithm.name = "tiny:Buggy"
+[[runs]]
+partition = { name = "sharding", s = 500 }
+""",
+        head="seeds = [0, 1]",
+    )
+    code, out, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 1
+    folder = tmp_path / "out"
+    good = ["lr=0.1,seed=0", "lr=0.1,seed=1"]
+    assert {name for name, status in statuses(folder).items() if status == "finished"} == set(good)
+    assert "not finite" in read_run(folder / "lr=1e+300,seed=0").reason
+    assert read_run(folder / "Buggy,seed=1").reason == "ZeroDivisionError: a bug of the method"
+    assert read_run(folder / "sharding,s=500,seed=0").reason.startswith("partition.s = 500: the smallest class")
+    assert "2 of 8 runs finished, 6 failed" in out
+    assert "failed: Buggy,seed=0, Buggy,seed=1: ZeroDivisionError: a bug of the method" in out
+    assert re.search(r"\[ ?\d/8\] lr=0.1,seed=0 +finished  accuracy \d+\.\d\d %  F -?\d\.\d{3}", err)
+
+    # again: what is finished stays as it is, what failed is tried again; the summary tells both
+    before = {name: (folder / name / "records.jsonl").stat().st_mtime_ns for name in good}
+    code, out, _ = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 1
+    assert "2 of 8 runs finished (2 of them before), 6 failed" in out
+    assert before == {name: (folder / name / "records.jsonl").stat().st_mtime_ns for name in good}
+
+    # compare and report take the folder, failed runs included
+    code, out, _ = command("compare", "out")
+    assert code == 0
+    assert "ZeroDivisionError" in out.replace("\n", "")
+    assert command("report", "out", "-o", "page.html")[0] == 0
+
+
+def test_a_longer_sweep_keeps_what_is_there(write: Write, command: Command, tmp_path: Path):
+    write(GRID, head="seeds = [0]")
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    assert sorted(results(tmp_path / "out")) == ["fedavg", "fedntd"]
+    write(GRID, head="seeds = [0, 1]")  # the names now have the seed too, but the runs are the same
+    code, out, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 0
+    assert "4 of 4 runs finished (2 of them before)" in out
+    assert "4 runs, 2 of them finished, 6 rounds to go" in err
+    assert sorted(results(tmp_path / "out")) == ["fedavg", "fedavg,seed=1", "fedntd", "fedntd,seed=1"]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_interrupted_and_started_again(workers: str, write: Write, command: Command, start: Start, tmp_path: Path):
+    settings = 'federation.rounds = 6\nmodel = { name = "tiny:Net", pause = 0.004 }'
+    write(GRID, head="seeds = [0, 1]", settings=settings)
+    arguments = ("sweep", "sweep.toml", "--workers", workers)
+    assert command(*arguments, "-o", "whole")[0] == 0
+
+    process = start(*arguments, "-o", "cut")
+    cut = tmp_path / "cut"
+    wait_for(lambda: sum(map(len, results(cut).values())) >= 8)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted: " in out
+    assert "go on with: fedntd sweep sweep.toml --out cut" in out
+    found = statuses(cut)
+    assert set(found.values()) <= {"finished", "interrupted"}
+    assert "interrupted" in found.values()
+
+    code, out, _ = command(*arguments, "-o", "cut")
+    assert code == 0
+    assert "4 of 4 runs finished" in out
+    assert results(cut) == results(tmp_path / "whole")
+
+
+def test_killed_and_started_again(write: Write, command: Command, start: Start, tmp_path: Path):
+    """kill -9 of the sweep itself: its workers save their runs and end by themselves."""
+    write(GRID, head="seeds = [0, 1]", settings='federation.rounds = 6\nmodel = { name = "tiny:Net", pause = 0.004 }')
+    process = start("sweep", "sweep.toml", "--workers", "2", "-o", "out")
+    out = tmp_path / "out"
+    wait_for(lambda: sum(map(len, results(out).values())) >= 6)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: not any(is_locked(file.parent) for file in out.glob("*/config.toml")))
+    assert "interrupted" in statuses(out).values()
+    code, _, err = command("sweep", "sweep.toml", "--workers", "2", "-o", "out")
+    assert code == 0, err
+    assert set(statuses(out).values()) == {"finished"}
+    assert {len(records) for records in results(out).values()} == {6}
+
+
+def test_a_worker_that_dies_is_replaced(write: Write, command: Command, tmp_path: Path):
+    """A process killed once: its run goes on. One killed each time: that run has failed, and no other."""
+    write(
+        f"""
+[[runs]]
+algorithm = {{ name = "tiny:Fatal", lives = "{tmp_path}/once", times = 1 }}
+[[runs]]
+algorithm = {{ name = "tiny:Fatal", lives = "{tmp_path}/always", times = 99 }}
+[[runs]]
+algorithm.name = "fedavg"
+"""
+    )
+    code, out, err = command("sweep", "sweep.toml", "--workers", "2", "-o", "out")
+    assert code == 1, err
+    found = statuses(tmp_path / "out")
+    assert sorted(found.values()) == ["failed", "finished", "finished"]
+    (bad,) = (name for name, status in found.items() if status == "failed")
+    assert "always" in bad
+    assert "the process that trained it was ended by signal 9" in read_run(tmp_path / "out" / bad).reason
+    assert "2 of 3 runs finished, 1 failed" in out
+
+
+def test_processes_and_one_process_agree(write: Write, command: Command, tmp_path: Path):
+    write(GRID, head="seeds = [0, 1]")
+    assert command("sweep", "sweep.toml", "-o", "one", "--json")[0] == 0
+    code, out, _ = command("sweep", "sweep.toml", "-o", "three", "--workers", "3", "--json")
+    assert code == 0
+    assert {(row["run"], row["status"]) for row in json.loads(out)} == {
+        (f"{name},seed={seed}", "finished") for name in ("fedavg", "fedntd") for seed in (0, 1)
+    }
+    assert results(tmp_path / "one") == results(tmp_path / "three")
+
+
+def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start: Start, tmp_path: Path):
+    write(GRID, settings='federation.rounds = 500\nmodel = { name = "tiny:Net", pause = 0.004 }')
+    first = start("sweep", "sweep.toml", "-o", "out")
+    wait_for(lambda: bool(results(tmp_path / "out")))
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 2
+    assert "another sweep is working on out" in err
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+    assert first.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("sweep", "none.toml"), "there is no config file none.toml"),
+        (("sweep", "sweep.toml", "--on", "rai"), "--on = 'rai' is not known; did you mean 'ray'"),
+        (("sweep", "sweep.toml", "--part", "3/2"), "--part takes I/N"),
+        (("sweep", "sweep.toml", "--workers", "-1"), "--workers must be at least 0"),
+        (("sweep", "sweep.toml", "--set", "data.name=cifar10"), "fedntd data get cifar10"),
+        (("sweep", "sweep.toml", "--set", "device=cuda:99"), "device = 'cuda:99' cannot be used here"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: tuple[str, ...],
+    sentence: str,
+    write: Write,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("FEDNTD_DATA", str(tmp_path / "empty"))
+    write(GRID)
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+    assert sorted(os.listdir(tmp_path)) == ["base.toml", "sweep.toml"]
