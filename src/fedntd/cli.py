@@ -22,6 +22,7 @@ from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, federate
+from fedntd.flower.cli import app as flower_app
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.presets import find_table
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 
 stdout = Console()
 SIZES = ("state_bytes", "extra_up_bytes", "extra_down_bytes")

@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from fedntd.algorithms import ALGORITHMS
+from fedntd.algorithms.robust import ROBUST
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
@@ -28,10 +29,11 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "partition": PARTITIONS,
     "model": MODELS,
     "algorithm": ALGORITHMS,
+    "robust": ROBUST,
 }
 # Parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys.
 GIVEN = "given:"  # begins the name of a dataset or model that was handed over as a Python object
-SUPPLIED = {"labels", "clients", "rng", "shape", "classes"}
+SUPPLIED = {"labels", "clients", "rng", "shape", "classes", "up", "p"}
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Config:
     partition: Choice = Choice("sharding")
     model: Choice = Choice("cnn")
     algorithm: Choice = Choice("fedntd")
+    robust: Choice = Choice("none")
     federation: Federation = Federation()
     optimiser: Optimiser = Optimiser()
     measure: Measure = Measure()
@@ -130,7 +133,7 @@ class Config:
         require_one_of("engine", self.engine, ("auto", "sequential", "vectorised"))
         require_one_of("precision", self.precision, ("fp32", "tf32", "bf16", "fp64"))
         target("data", self.data.name)
-        for section in ("partition", "model", "algorithm"):
+        for section in ("partition", "model", "algorithm", "robust"):
             object.__setattr__(self, section, resolve(section, getattr(self, section)))
         call("algorithm", self.algorithm)  # its own checks of its values
 
@@ -234,7 +237,7 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     return cls(**values)
 
 
-NAMES = ("partition.name", "model.name", "algorithm.name")
+NAMES = ("partition.name", "model.name", "algorithm.name", "robust.name")
 
 
 def from_table(table: Mapping[str, Any]) -> Config:

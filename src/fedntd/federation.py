@@ -107,7 +107,8 @@ class Federation:
 
         # local training, aggregation, and the test of the new global model
         trained = self.engine.train(prepared, contexts, measure_locals)
-        w, server = algorithm.aggregate(state.w, state.server, trained.up, p, float(shares.sum()))
+        up, p = call("robust", config.robust, up=trained.up, p=p)
+        w, server = algorithm.aggregate(state.w, state.server, up, p, float(shares.sum()))
         before = self.history[-1] if self.history else self.engine.test(state.w).class_accuracy
         counts = self.engine.test(w)
 
