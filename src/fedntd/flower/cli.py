@@ -1,5 +1,6 @@
 """fedntd flower: a new app for a real federation, and certificates and keys to try it with."""
 
+import importlib.util
 import keyword
 import re
 from datetime import UTC, datetime, timedelta
@@ -43,6 +44,9 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's fo
     require(
         bool(re.fullmatch(r"[A-Za-z][\w-]*", project)) and not keyword.iskeyword(package),
         f"'{project}' cannot be the name of an app: use letters, digits, - and _, with a letter at the head",
+    )
+    require(
+        importlib.util.find_spec(package) is None, f"a package '{package}' is installed already; choose another name"
     )
     files = {
         "pyproject.toml": (TEMPLATE / "pyproject.toml").read_text(encoding="utf-8"),

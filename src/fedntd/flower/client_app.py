@@ -12,6 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app import Context as FlowerContext
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from safetensors.torch import load_file, save_file
 
 from fedntd import plan, tree
@@ -44,9 +45,9 @@ from fedntd.rng import torch_seed
 from fedntd.tree import Weights
 
 
-def client_app(load: Callable[[Site], Samples]) -> ClientApp:
-    """The app of all sites; `load` gives a site its own samples."""
-    app = ClientApp()
+def client_app(load: Callable[[Site], Samples], mods: list[Mod] | None = None) -> ClientApp:
+    """The app of all sites; `load` gives a site its own samples, `mods` are Flower's."""
+    app = ClientApp(mods=mods)
 
     def answers(question: str) -> Callable[[Callable[["AtSite", RecordDict], RecordDict]], None]:
         """Register what a site answers; what it cannot do is told to the coordinator in one sentence."""
