@@ -28,6 +28,7 @@ class LoopGrid(Grid):
         self.nodes = {100 + k: {"partition-id": k, "name": f"s{k}"} | node for k, node in enumerate(nodes)}
         self.replies: dict[str, Message] = {}
         self.sent: list[Message] = []
+        self.answered: list[Message] = []
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
@@ -46,6 +47,7 @@ class LoopGrid(Grid):
                 reply.content = through_the_wire(reply.content)
             except RuntimeError as error:  # as a SuperNode does
                 reply = Message(Error(code=2, reason=str(error)), reply_to=message)
+            self.answered.append(reply)
             if context.node_config.get("fault") != "mute" or message.metadata.message_type == "query.hello":
                 self.replies[id] = reply
         return ids

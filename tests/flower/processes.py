@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,11 @@ class Process:
 
     def running(self) -> bool:
         return self.popen.poll() is None
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        os.kill(self.popen.pid, signal.SIGTERM)
+        self.popen.wait(PATIENCE)
 
     def kill(self) -> None:
         """It and all processes that it started, at once."""
@@ -124,6 +130,17 @@ class RealFederation:
         files = [f"--{what}={self.keys}/{file}" for what, file in tls.items()]
         self.sites[k] = self.start_node(f"site-{k}", *files, "--node-config", node, **(environment or {}))
 
+    def restart_site(self, k: int, **config: Any) -> None:
+        """After it was killed: the SuperLink takes it back when it has noticed, within a minute."""
+
+        def is_back() -> bool:
+            if self.sites[k].running():
+                return "SuperNode ID:" in self.sites[k].text()
+            self.start_site(k, **config)
+            return False
+
+        wait(is_back, f"site {k}")
+
     def start_node(self, name: str, *arguments: str, **environment: str) -> Process:
         where = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
         home = {"FLWR_HOME": str(self.folder / f"home-{name}")}
@@ -151,9 +168,23 @@ class RealFederation:
         """Start training; the output is that of the coordinator."""
         return self.spawn(f"run-{app.name}", "flwr", "run", str(app), "--stream", FLWR_HOME=str(self.folder / "home"))
 
+    def kill_coordinator(self) -> None:
+        """The SuperLink, and the ServerApp, which would go on without it."""
+        self.link.kill()
+        self.kill_strays("flwr-serverapp")
+
+    def kill_strays(self, command: str = "") -> None:
+        """Processes of this federation that Flower started in groups of their own."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                of_ours = f"FLWR_HOME={self.folder}/home".encode() in (entry / "environ").read_bytes()
+                if of_ours and command.encode() in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+
     def close(self) -> None:
         for process in self.processes:
             process.kill()
+        self.kill_strays()
 
 
 TLS = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}

@@ -80,11 +80,11 @@ def test_a_killed_coordinator_and_a_killed_site_go_on_where_they_were(three: Rea
     app, folder = three.app("killed", {"algorithm": {"name": "scaffold"}}), three.folder / "run-killed"
     first = three.run(app)
     wait(lambda: len(read_records(folder / "records.jsonl")) == 1, f"the first round\n{first.text()}", first.text)
-    three.link.kill()
-    three.sites[0].kill()
+    three.kill_coordinator()
+    three.sites[0].stop()
     wait(lambda: read_run(folder).status == "interrupted", "the coordinator's end")
     three.start_link()
-    three.start_site(0)
+    three.restart_site(0, name="site-0")
     three.run(app).wait_for("finished; read it with")
     federation = simulated(algorithm={"name": "scaffold"})
     assert_same_weights(folder, federation)
@@ -103,7 +103,7 @@ def test_bad_updates_and_a_killed_site_do_not_stop_the_others(three: RealFederat
     folder, run = three.folder / "run-bad", three.run(app)
     three.sites[3].wait_for("Receiving: train message")
     three.sites[3].kill()
-    three.start_site(3, name="hospital slow")  # as a site that was mended: it does not wait any more
+    three.restart_site(3, name="hospital slow")  # mended: it does not wait any more
     run.wait_for("finished; read it with")
 
     found = read_run(folder)
@@ -129,7 +129,7 @@ def test_bad_updates_and_a_killed_site_do_not_stop_the_others(three: RealFederat
         federation.play_round()
     assert_same_weights(folder, federation)
     for k in faults:
-        three.sites[k].kill()
+        three.sites[k].stop()
 
 
 def plan_of(federation: Federation, round: int, cohort: list[int]) -> Any:
@@ -142,7 +142,7 @@ def plan_of(federation: Federation, round: int, cohort: list[int]) -> Any:
 def test_who_does_not_fit_is_refused_and_sites_can_be_poor(three: RealFederation, tmp_path: Path):
     """No test set at the coordinator; sites of one class, with less than a batch, with another model or version."""
     for k in (0, 1, 2):
-        three.sites[k].kill()
+        three.sites[k].stop()
     here = Path(__file__).parent
     shutil.copytree(SOURCE / "fedntd", tmp_path / "old/fedntd", ignore=shutil.ignore_patterns("__pycache__"))
     init = tmp_path / "old/fedntd/__init__.py"
@@ -183,13 +183,16 @@ def test_strangers_are_turned_away(three: RealFederation, tmp_path: Path):
         return three.start_node(name, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key), *config)
 
     unknown = start("unknown", ours / "ca.crt", theirs / "site-0")
-    wrong_ca = start("wrong-ca", theirs / "ca.crt", ours / "site-7")
+    wrong_ca = start("wrong-ca", theirs / "ca.crt", ours / "site-1")
     no_key = three.start_node("no-key", "--root-certificates", str(ours / "ca.crt"), *config)
-    no_tls = three.start_node("no-tls", "--insecure", *config)
+    no_tls = three.start_node("no-tls", "--insecure", "--auth-supernode-private-key", str(ours / "site-2"), *config)
     three.start_site(6)
     three.sites[6].wait_for("SuperNode ID:")
-    wait(lambda: not any(p.running() for p in (unknown, no_key)), "the ends of those without a known key")
-    for stranger in (unknown, wrong_ca, no_key, no_tls):
-        print(stranger.output.name, stranger.running(), stranger.text())
-        assert "SuperNode ID:" not in stranger.text()
-    assert 0
+    unknown.wait_for("Failed to activate SuperNode")
+    wrong_ca.wait_for("certificate verify failed")
+    no_key.wait_for("All SuperNodes must be registered")
+    wait(lambda: no_tls.text().count("Connection attempt failed") > 3, "some attempts without TLS", no_tls.text)
+    wait(lambda: not any(p.running() for p in (unknown, wrong_ca, no_key)), "their ends")
+    assert not any("SuperNode ID:" in p.text() for p in (unknown, wrong_ca, no_key, no_tls))
+    no_tls.kill()
+    three.sites[6].stop()
