@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents as inflate
@@ -23,8 +24,8 @@ TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 class LoopGrid(Grid):
     """Node 100 + k is site k."""
 
-    def __init__(self, settings: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
-        self.settings = settings
+    def __init__(self, settings: dict[str, Any], nodes: list[dict[str, Any]], app: ClientApp) -> None:
+        self.settings, self.app = settings, app
         self.nodes = {100 + k: {"partition-id": k, "name": f"s{k}"} | node for k, node in enumerate(nodes)}
         self.replies: dict[str, Message] = {}
         self.sent: list[Message] = []
@@ -43,7 +44,7 @@ class LoopGrid(Grid):
             context = Context(1, node, self.nodes[node], RecordDict(), self.settings)
             try:
                 message.content = through_the_wire(message.content)
-                reply = client(message, context)
+                reply = self.app(message, context)
                 reply.content = through_the_wire(reply.content)
             except RuntimeError as error:  # as a SuperNode does
                 reply = Message(Error(code=2, reason=str(error)), reply_to=message)
@@ -73,7 +74,12 @@ def through_the_wire(records: RecordDict) -> RecordDict:
 
 
 def play(
-    table: dict[str, Any], out: Path, test: Samples | None, nodes: list[dict[str, Any]] | None = None, **settings: Any
+    table: dict[str, Any],
+    out: Path,
+    test: Samples | None,
+    nodes: list[dict[str, Any]] | None = None,
+    app: ClientApp = client,
+    **settings: Any,
 ) -> LoopGrid:
     """A whole federation, with its run folder in `out` and the sites' states beside it."""
     config = from_table(table)
@@ -82,6 +88,6 @@ def play(
     assert read_settings(run_config) == (config, Settings(out=str(out), **settings))
     state = {"state": str(out.parent / "states")}
     sites = nodes if nodes is not None else [{}] * config.federation.clients
-    grid = LoopGrid(run_config, [state | node for node in sites])
+    grid = LoopGrid(run_config, [state | node for node in sites], app)
     coordinate(grid, config, Settings(out=str(out), **settings), test)
     return grid

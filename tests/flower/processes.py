@@ -134,7 +134,7 @@ class RealFederation:
         """After it was killed: the SuperLink takes it back when it has noticed, within a minute."""
 
         def is_back() -> bool:
-            if self.sites[k].running():
+            if k in self.sites and self.sites[k].running():
                 return "SuperNode ID:" in self.sites[k].text()
             self.start_site(k, **config)
             return False
@@ -192,5 +192,7 @@ TLS = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key
 
 def faulty(app: Path) -> Path:
     """The app with the sites of world.py, which can be told to go wrong."""
-    (app / app.name.replace("-", "_") / "site.py").write_text("from world import client, server\n")
+    (app / app.name.replace("-", "_") / "site.py").write_text(
+        "import world\n\nclient = world.client\nserver = world.server\n"
+    )
     return app

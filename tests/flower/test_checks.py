@@ -14,7 +14,7 @@ from fedntd.data.dataset import Part
 from fedntd.flower import server_app
 from fedntd.flower.messages import Hello, Report, Settings, check_hello, check_report, check_update, read_hello
 from fedntd.flower.site import Samples, held_out, site_number
-from fedntd.record import read_json
+from fedntd.record import load_checkpoint, read_json
 
 GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False)
 LIKE = {"delta/w": torch.zeros(2, 3), "a": torch.zeros(())}
@@ -195,8 +195,6 @@ def test_the_sites_test_where_the_coordinator_cannot(tmp_path: Path):
     x, y = simulated.dataset.train
     # a site's held-out samples are the first of its share
     places = [*simulated.parts[0][:7].tolist(), *simulated.parts[1][:5].tolist()]
-    from fedntd.record import load_checkpoint
-
     w = load_checkpoint(tmp_path / "run/checkpoint.safetensors", torch.device("cpu")).w
     hidden = torch.tanh(x[places].float() @ w["hidden.weight"].T + w["hidden.bias"])
     answers = (hidden @ w["head.weight"].T + w["head.bias"]).argmax(1)

@@ -99,7 +99,7 @@ def epsilon(noise: float, rounds: int, delta: float) -> float:
     part in some rounds only is not counted in its favour, since the cohorts come from a seed that others may know.
 
     >>> round(epsilon(noise=4.0, rounds=100, delta=1e-5), 2)
-    14.22
+    14.13
     """
     orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 1024))
     return min(

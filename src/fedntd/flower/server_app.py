@@ -82,7 +82,6 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
         require(
             done < config.federation.rounds, f"{out} holds a finished run; choose another flower.out to start a new one"
         )
-        coordinator = None
         try:
             sites = Sites(grid, config, settings, SiteLog(folder, done))
             coordinator = Coordinator(config, settings, sites, test, run_name(folder))
@@ -97,7 +96,12 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
                 folder.put_json(
                     "partition.json", {"classes": coordinator.samples.classes, "counts": sites.counts().tolist()}
                 )
-                tell(record, config, settings)
+                tell(record, config)
+                if settings.clip:
+                    spent = epsilon(settings.noise, record.round, settings.delta)
+                    log(INFO, "privacy spent: epsilon %.3f at delta %g", spent, settings.delta)
+                    privacy = {"epsilon": spent, "delta": settings.delta}
+                    folder.put_json("federation.json", {"run": coordinator.run, "privacy": privacy})
         except FedntdError as error:
             if (out / "config.toml").exists():
                 folder.put_status("failed", str(error))
@@ -117,13 +121,9 @@ def run_name(folder: RunFolder) -> str:
     return str(read_json(file)["run"])
 
 
-def tell(record: Record, config: Config, settings: Settings) -> None:
+def tell(record: Record, config: Config) -> None:
     line = f"round {record.round}/{config.federation.rounds}: accuracy {100 * record.accuracy:.2f} %"
-    line += f", F {record.forgetting:.3f}, {len(record.cohort)} sites, {record.seconds:.1f} s"
-    if settings.clip:
-        spent = epsilon(settings.noise, record.round, settings.delta)
-        line += f", privacy spent: epsilon {spent:.3f} at delta {settings.delta:g}"
-    log(INFO, "%s", line)
+    log(INFO, "%s, F %.3f, %d sites, %.1f s", line, record.forgetting, len(record.cohort), record.seconds)
 
 
 # --- the sites --------------------------------------------------------------------------------------------------
