@@ -168,6 +168,7 @@ def test_who_does_not_fit_is_refused_and_sites_can_be_poor(three: RealFederation
     assert np.count_nonzero(found.counts[0]) == 1
     assert found.counts[1].sum() == 2
     assert found.counts[2:].sum() == 0
+    assert {line["what"] for line in site_lines(found.path)} == {"used"}  # nobody waits for those that do not fit
     right = 15 * found.records[-1].accuracy  # of 15 that the two have held out
     assert right == pytest.approx(round(right))
     fedntd("report", str(found.path), "--out", str(tmp_path / "report.html"))

@@ -157,7 +157,8 @@ class Sites:
         self.hellos: dict[int, Hello] = {}  # of every site that was ever admitted
         self.silent: set[int] = set()  # sites that did not answer the last time
         self.failures: Counter[int] = Counter()  # refused updates in succession
-        self.left_out: dict[int, str] = {}
+        self.unfit: set[int] = set()  # sites whose node was turned away
+        self.left_out: dict[int, str] = {}  # sites whose updates are not wanted any more, and why
 
     def name(self, site: int) -> str:
         return self.hellos[site].name if site in self.hellos else f"site {site}"
@@ -215,10 +216,12 @@ class Sites:
             check_hello(hello, wanted, self.clients, self.settings.max_samples)
         except FedntdError as error:
             self.turn_away(node, f"{hello.name} (site {k}): {error}")
+            self.unfit |= {k} - self.node_of.keys()
             return True
         log(INFO, "%s is there: site %d, %d samples", hello.name, k, sum(hello.counts))
         self.node_of[k], self.hellos[k] = node, hello
         self.silent.discard(k)
+        self.unfit.discard(k)
         return True
 
     def turn_away(self, node: int, why: str) -> None:
@@ -261,7 +264,8 @@ class Sites:
 
     def used(self, round: int, site: int, report: Report) -> None:
         self.failures[site] = 0
-        self.log.add(round, site, self.name(site), "used", **report.as_dict())
+        measured = {key: value for key, value in report.as_dict().items() if math.isfinite(value)}
+        self.log.add(round, site, self.name(site), "used", **measured)
 
     def refused(self, round: int, site: int, why: str) -> None:
         self.failures[site] += 1
@@ -350,7 +354,7 @@ class Coordinator:
         drawn = plan.cohort(config.seed, round, config.federation.clients, config.federation.ratio)
         shared, w_sent = algorithm.broadcast(state.server), algorithm.send(state.w, state.server)
         before = self.history[-1] if self.history else self.class_accuracy(self.test(state.w))
-        cohort = [k for k in drawn if k not in sites.left_out]
+        cohort = [k for k in drawn if k not in sites.left_out and k not in sites.unfit]
         asked = self.wait_for(cohort)
 
         # their updates, checked and put together as they come
@@ -365,7 +369,7 @@ class Coordinator:
             f"are kept, and the next flwr run goes on from there",
         )
         counts = sites.counts()
-        up, p = self.weigh(got.uploads, len(cohort))
+        up, p = self.weigh(got.uploads, len(drawn))
         w, server = algorithm.aggregate(state.w, state.server, up, p, float(self.shares(counts)[used].sum()))
         if not tree.all_finite(w):
             raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
@@ -438,10 +442,11 @@ class Coordinator:
         if self.settings.clip and isinstance(uploads, RunningMean):
             # a fixed divisor, whoever answers: what one site can change is then bounded by clip / cohort
             uploads.total = float(cohort)
-            up, p = uploads.uploads()
-            return {"delta": noised(up["delta"], self.settings.noise * self.settings.clip / cohort)}, p
         up, p = uploads.uploads()
-        return call("robust", self.config.robust, up=up, p=p.to(self.device, self.model.storage))
+        p = p.to(self.device, self.model.storage)
+        if self.settings.clip:
+            return {"delta": noised(up["delta"], self.settings.noise * self.settings.clip / cohort)}, p
+        return call("robust", self.config.robust, up=up, p=p)
 
     def shares(self, counts: np.ndarray) -> np.ndarray:
         """Each site's weight in the whole federation."""
