@@ -19,12 +19,13 @@ from world import TABLE
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 SOURCE = HERE.parent.parent / "src"
+PATHS = os.pathsep.join([str(SOURCE), str(HERE)])
 PATIENCE = 240  # seconds to wait for anything, on a machine that is busy with other things
 
 
 def fedntd(*arguments: str) -> None:
     command = [sys.executable, "-c", "from fedntd.cli import main; main()", *arguments]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(SOURCE)}, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": PATHS}, stdout=subprocess.DEVNULL)
 
 
 class Process:
@@ -34,7 +35,7 @@ class Process:
         self.output = output
         self.start = output.stat().st_size if output.exists() else 0
         settings = {
-            "PYTHONPATH": os.pathsep.join([str(SOURCE), str(HERE)]),
+            "PYTHONPATH": PATHS,
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",

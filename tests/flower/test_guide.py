@@ -22,6 +22,7 @@ from fedntd import FedntdError, read_run
 from fedntd.cli import app
 from fedntd.flower import server_app
 from fedntd.flower.messages import Settings, read_settings
+from fedntd.report.html import write_report
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/real-federation.md").read_text(encoding="utf-8")
@@ -89,6 +90,8 @@ def test_the_site_of_the_second_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     import hospital_site  # pyright: ignore[reportMissingImports]
 
     table = {
+        "data": {"name": "given:scans"},
+        "partition": {"name": "given:hospitals"},
         "model": {"name": "hospital_site:Net", "width": 4},
         "federation": {"clients": 3, "ratio": 1.0, "rounds": 4, "local_epochs": 2, "batch_size": 10},
         "optimiser": {"lr": 0.05},
@@ -98,6 +101,9 @@ def test_the_site_of_the_second_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run.classes == ["healthy", "ill"]
     assert run.counts.sum(1).tolist() == [48, 48, 48]
     assert run.counts[2, 0] == 0
+    written = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "fedntd on scans" in written
+    assert "fashion-mini" not in written
     assert run.records[-1].accuracy > 0.9
     assert 36 * run.records[-1].accuracy == pytest.approx(round(36 * run.records[-1].accuracy))
     with pytest.raises(FedntdError, match="s1 has no file nowhere; set data in its --node-config"):

@@ -186,7 +186,7 @@ def test_strangers_are_turned_away(three: RealFederation, tmp_path: Path):
     unknown = start("unknown", ours / "ca.crt", theirs / "site-0")
     wrong_ca = start("wrong-ca", theirs / "ca.crt", ours / "site-1")
     no_key = three.start_node("no-key", "--root-certificates", str(ours / "ca.crt"), *config)
-    no_tls = three.start_node("no-tls", "--insecure", "--auth-supernode-private-key", str(ours / "site-2"), *config)
+    no_tls = three.start_node("no-tls", "--insecure", *config)
     three.restart_site(6)
     unknown.wait_for("Failed to activate SuperNode")
     wrong_ca.wait_for("certificate verify failed")
