@@ -24,6 +24,7 @@ test: $(VENV)/test
 	$(BIN)/pytest
 
 test-flower: $(VENV)/test
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower-simulation]'
 	$(BIN)/pytest tests/flower src/fedntd/flower
 
 format: $(VENV)/test

@@ -1,6 +1,6 @@
 """The same federation in Flower's simulation engine (Ray) and in ours, in one run: seconds, and their ratio.
 
-    pip install -e '.[flower]' 'flwr[simulation]'
+    pip install -e '.[flower-simulation]'
     python benchmarks/flower_sim.py --sites 200 --ratio 0.05 --rounds 5
 
 Both train the paper's network with FedNTD on the images inside the package, from the same seed, on the CPU, with as

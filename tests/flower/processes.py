@@ -172,20 +172,21 @@ class RealFederation:
     def kill_coordinator(self) -> None:
         """The SuperLink, and the ServerApp, which would go on without it."""
         self.link.kill()
-        self.kill_strays("flwr-serverapp")
-
-    def kill_strays(self, command: str = "") -> None:
-        """Processes of this federation that Flower started in groups of their own."""
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                of_ours = f"FLWR_HOME={self.folder}/home".encode() in (entry / "environ").read_bytes()
-                if of_ours and command.encode() in (entry / "cmdline").read_bytes():
-                    os.kill(int(entry.name), signal.SIGKILL)
+        kill_strays(self.folder, "flwr-serverapp")
 
     def close(self) -> None:
         for process in self.processes:
             process.kill()
-        self.kill_strays()
+        kill_strays(self.folder)
+
+
+def kill_strays(folder: Path, command: str = "") -> None:
+    """Processes with their Flower home in this folder, which Flower started in groups of their own."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            of_ours = f"FLWR_HOME={folder}/".encode() in (entry / "environ").read_bytes()
+            if of_ours and command.encode() in (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 TLS = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}

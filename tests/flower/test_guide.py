@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from loop import play
-from processes import BIN, SOURCE, Process, wait
+from processes import BIN, SOURCE, Process, kill_strays, wait
 from test_collect import NEED_ALL
 from typer.testing import CliRunner
 
@@ -31,7 +31,7 @@ GUIDE = (ROOT / "docs/real-federation.md").read_text(encoding="utf-8")
 def test_the_guide_from_its_first_command_to_the_report(tmp_path: Path):
     """Every marked block, in the order of the page, in one folder."""
     blocks = re.findall(r"^<!-- run( in the background)? -->\n```sh\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 8
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/fedntd").write_text(
         f'#!/bin/sh\nexec "{sys.executable}" -c "from fedntd.cli import main; main()" "$@"\n'
@@ -60,6 +60,7 @@ def test_the_guide_from_its_first_command_to_the_report(tmp_path: Path):
     finally:
         for process in started:
             process.kill()
+        kill_strays(tmp_path)
 
 
 def test_the_settings_are_documented():

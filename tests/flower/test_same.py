@@ -20,8 +20,9 @@ def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_app, "POLL", 0.01)
 
 
-@pytest.mark.parametrize("aggregation", ["size", "uniform"])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("name", "aggregation"), [*((name, "size") for name in ALGORITHMS), ("fedntd", "uniform"), ("scaffold", "uniform")]
+)
 def test_every_method_gives_the_same_weights_and_records(name: str, aggregation: str, tmp_path: Path):
     table = {**TABLE, "precision": "fp64", "algorithm": {"name": name}}
     table["federation"] = {**TABLE["federation"], "rounds": 5, "aggregation": aggregation}
