@@ -11,7 +11,7 @@ from world import TABLE
 from fedntd import Federation, FedntdError, read_run
 from fedntd.config import from_table
 from fedntd.data.dataset import Part
-from fedntd.flower import server_app
+from fedntd.flower import sites
 from fedntd.flower.messages import Hello, Report, Settings, check_hello, check_report, check_update, read_hello
 from fedntd.flower.site import Samples, held_out, site_number
 from fedntd.record import load_checkpoint, read_json
@@ -22,7 +22,7 @@ LIKE = {"delta/w": torch.zeros(2, 3), "a": torch.zeros(())}
 
 @pytest.fixture(autouse=True)
 def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app, "POLL", 0.01)
+    monkeypatch.setattr(sites, "POLL", 0.01)
 
 
 def test_a_site_that_fits_is_admitted():

@@ -13,7 +13,7 @@ from world import TABLE
 
 from fedntd import ALGORITHMS, FedntdError, read_run, tree
 from fedntd.config import from_table
-from fedntd.flower import server_app
+from fedntd.flower import sites
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.server_app import Coordinator
 from fedntd.flower.site import held_out
@@ -22,7 +22,7 @@ from fedntd.record import load_checkpoint, read_json
 
 @pytest.fixture(autouse=True)
 def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app, "POLL", 0.01)
+    monkeypatch.setattr(sites, "POLL", 0.01)
 
 
 def test_a_running_mean_is_the_mean_of_all():
@@ -180,8 +180,8 @@ def test_a_robust_rule_in_a_federation(tmp_path: Path):
     nodes = [{}, {}, {"fault": "flip"}, {}, {}]
     test = held_out(from_table(table))
     losses = {}
-    for name, robust, sites in (("honest", "none", None), ("mean", "none", nodes), ("median", "median", nodes)):
-        play({**table, "robust": {"name": robust}}, tmp_path / name, test, sites)
+    for name, robust, faults in (("honest", "none", None), ("mean", "none", nodes), ("median", "median", nodes)):
+        play({**table, "robust": {"name": robust}}, tmp_path / name, test, faults)
         losses[name] = read_run(tmp_path / name).records[-1].loss
     assert losses["mean"] > 2 * losses["honest"]
     assert losses["median"] < 1.2 * losses["honest"]

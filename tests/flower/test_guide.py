@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from fedntd import FedntdError, read_run
 from fedntd.cli import app
-from fedntd.flower import server_app
+from fedntd.flower import sites
 from fedntd.flower.messages import Settings, read_settings
 from fedntd.report.html import write_report
 
@@ -79,7 +79,7 @@ def test_the_site_of_the_second_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (text,) = re.findall(r"^<!-- own site.py -->\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "hospital_site.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(server_app, "POLL", 0.01)
+    monkeypatch.setattr(sites, "POLL", 0.01)
     rng = np.random.default_rng(0)
     nodes = []
     for k, labels in enumerate(([0, 1], [0, 1], [1])):

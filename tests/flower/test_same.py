@@ -9,7 +9,7 @@ from world import TABLE
 
 from fedntd import ALGORITHMS, Federation, read_run
 from fedntd.config import from_table
-from fedntd.flower import server_app
+from fedntd.flower import sites
 from fedntd.flower.site import held_out
 from fedntd.record import load_checkpoint
 from fedntd.tree import flatten
@@ -17,7 +17,7 @@ from fedntd.tree import flatten
 
 @pytest.fixture(autouse=True)
 def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app, "POLL", 0.01)
+    monkeypatch.setattr(sites, "POLL", 0.01)
 
 
 @pytest.mark.parametrize(
