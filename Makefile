@@ -1,12 +1,13 @@
 # On a fresh machine with Python 3.11+, git and make:
 #   make run    train FedAvg and FedNTD on images inside the package, compare them, write a report
 #   make test   formatting, lint, types and tests
+#   make test-flower   the tests of real federations, with Flower's processes: some minutes
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 
-.PHONY: run test format clean
+.PHONY: run test test-flower format clean
 
 run: $(VENV)/core
 	@rm -rf $(DEMO)
@@ -22,6 +23,10 @@ test: $(VENV)/test
 	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
 	$(BIN)/pytest
 
+test-flower: $(VENV)/test
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower-simulation]'
+	$(BIN)/pytest tests/flower src/fedntd/flower
+
 format: $(VENV)/test
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -33,7 +38,7 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,flower]'
 	@touch $@ $(VENV)/core
 
 clean:

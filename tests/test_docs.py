@@ -22,6 +22,7 @@ import pytest
 import fedntd
 from fedntd import ALGORITHMS
 from fedntd.algorithms.released import RELEASED
+from fedntd.algorithms.robust import ROBUST
 from fedntd.config import Choice, Config, flat, from_table, read, resolve
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
@@ -104,7 +105,7 @@ def test_links_lead_to_files(page: Path):
 def settings() -> dict[str, Any]:
     """Every config key with its default: those of the default config, and of every partition and model."""
     table = flat(Config())
-    for section, names in (("partition", PARTITIONS), ("model", MODELS)):
+    for section, names in (("partition", PARTITIONS), ("model", MODELS), ("robust", ROBUST)):
         for name in names:
             options = resolve(section, Choice(name)).options
             table |= {f"{section}.{key}": value for key, value in options.items()}
@@ -126,7 +127,7 @@ def test_every_setting_is_documented_with_its_default(key: str):
 
 def test_choices_are_documented():
     text = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
-    for name in (*PARTITIONS, *MODELS):
+    for name in (*PARTITIONS, *MODELS, *ROBUST):
         assert f"`{name}`" in text
 
 

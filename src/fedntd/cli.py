@@ -22,6 +22,7 @@ from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.federation import Diverged
+from fedntd.flower.cli import app as flower_app
 from fedntd.grid import expand
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command()(sweep)
 app.add_typer(paper_app, name="paper")
+app.add_typer(flower_app, name="flower")
 
 stdout = Console()
 SIZES = ("state_bytes", "extra_up_bytes", "extra_down_bytes")

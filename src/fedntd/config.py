@@ -20,6 +20,7 @@ from typing import Any, get_args, get_type_hints
 from fedntd.algorithms import ALGORITHMS, SERVER_RULES, FedAvg
 from fedntd.algorithms.composed import Composed
 from fedntd.algorithms.released import released_values, without_suffix
+from fedntd.algorithms.robust import ROBUST
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
@@ -32,11 +33,12 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "algorithm": ALGORITHMS,
     "server": SERVER_RULES,
     "auxiliary": DATASETS,
+    "robust": ROBUST,
 }
-CHOICES = ("partition", "model", "algorithm", "server")  # sections that are a `Choice`
+CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections that are a `Choice`
 # Parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys.
 GIVEN = "given:"  # begins the name of a dataset or model that was handed over as a Python object
-SUPPLIED = {"labels", "clients", "rng", "shape", "classes"}
+SUPPLIED = {"labels", "clients", "rng", "shape", "classes", "up", "p"}
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ class Config:
     model: Choice = Choice("cnn")
     algorithm: Choice = Choice("fedntd")
     server: Choice = Choice("none")  # what the server makes of the step that the algorithm arrives at
+    robust: Choice = Choice("none")  # what is done to updates among which some may be wrong
     federation: Federation = Federation()
     optimiser: Optimiser = Optimiser()
     measure: Measure = Measure()

@@ -93,7 +93,9 @@ class Federation:
         self.algorithm = make_algorithm(config)
         if self.algorithm.auxiliary_data:
             alike = beside if beside and known and beside.config.auxiliary == config.auxiliary else None
-            self.unseen: DevicePart = alike.unseen if alike else self.on_device(unlabelled(config, dataset, auxiliary))
+            self.unseen: DevicePart = (
+                alike.unseen if alike else self.on_device(unlabelled(config, dataset.train.x, auxiliary))
+            )
             server_side = Auxiliary(function, self.unseen, config.seed)
             self.algorithm = self.algorithm.with_values({"auxiliary": server_side})
         self.engine = beside.engine if beside and beside.several_runs else self.make_engine(function)
@@ -184,7 +186,8 @@ class Federation:
     def aggregate(self, opened: Opened, up: Tree) -> tuple[Weights, dict]:
         """The new global weights and server state."""
         fraction = float(self.shares[opened.cohort].sum())
-        return self.algorithm.aggregate(self.state.w, self.state.server, up, opened.p, fraction)
+        up, p = call("robust", self.config.robust, up=up, p=opened.p)
+        return self.algorithm.aggregate(self.state.w, self.state.server, up, p, fraction)
 
     def close_round(
         self, opened: Opened, trained: Trained, w: Weights, server: dict, counts: Counts, seconds: float

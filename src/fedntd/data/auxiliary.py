@@ -9,10 +9,11 @@ from fedntd.data.datasets import load
 from fedntd.errors import FedntdError, require
 
 
-def unlabelled(config: Config, dataset: Dataset, given: Dataset | Tensor | None) -> Part:
+def unlabelled(config: Config, owned: Tensor, given: Dataset | Tensor | None = None) -> Part:
     """The samples that `auxiliary` names, or those `given` in Python; their labels are thrown away.
 
-    They are the last of their dataset's training part, so that clients can have the first (`data.train_size`).
+    They are the last of their dataset's training part, so that clients can have the first (`data.train_size`), which
+    are the `owned` ones.
     """
     wanted = config.auxiliary
     require(
@@ -23,7 +24,7 @@ def unlabelled(config: Config, dataset: Dataset, given: Dataset | Tensor | None)
     x = given if isinstance(given, Tensor) else (given or load_auxiliary(config)).train.x
     count = wanted.samples or len(x)
     require(0 < count <= len(x), f"auxiliary.samples = {count}, but there are only {len(x)} of them")
-    used = len(dataset.train.x)
+    used = len(owned)
     require(
         given is not None
         or (wanted.name, wanted.path) != (config.data.name, config.data.path)
@@ -32,9 +33,9 @@ def unlabelled(config: Config, dataset: Dataset, given: Dataset | Tensor | None)
         f"training samples, so that {count} cannot be auxiliary; lower data.train_size or auxiliary.samples",
     )
     require(
-        x.shape[1:] == dataset.train.x.shape[1:] and (x.dtype == torch.uint8) == (dataset.train.x.dtype == torch.uint8),
-        f"auxiliary samples are {list(x.shape[1:])} of {x.dtype}, but the clients' are {list(dataset.shape)} "
-        f"of {dataset.train.x.dtype}",
+        x.shape[1:] == owned.shape[1:] and (x.dtype == torch.uint8) == (owned.dtype == torch.uint8),
+        f"auxiliary samples are {list(x.shape[1:])} of {x.dtype}, but the clients' are {list(owned.shape[1:])} "
+        f"of {owned.dtype}",
     )
     return Part(x[-count:], torch.zeros(count, dtype=torch.int64))
 

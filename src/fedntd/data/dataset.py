@@ -26,33 +26,14 @@ class Dataset:
     augment: Augment | None = None
 
     def __post_init__(self) -> None:
-        for name, (x, y) in (("training", self.train), ("test", self.test)):
+        for name, part in (("training", self.train), ("test", self.test)):
             where = f"dataset '{self.name}', {name} part"
-            require(len(x) == len(y), f"{where}: {len(x)} samples but {len(y)} labels")
-            require(len(x) > 0, f"{where}: there are no samples")
-            require(y.dtype == torch.int64, f"{where}: labels must be int64, not {y.dtype}")
-            if x.dtype != torch.uint8 and not x.is_floating_point():
-                raise FedntdError(f"{where}: samples must be uint8 images or floating-point, not {x.dtype}")
-            require(
-                bool(y.min() >= 0) and int(y.max()) < len(self.classes),
-                f"{where}: labels run from {int(y.min())} to {int(y.max())}, but must lie in "
-                f"0..{len(self.classes) - 1} for {len(self.classes)} classes",
-            )
-            counts = torch.bincount(y, minlength=len(self.classes))
+            check_part(where, part, self.classes, self.mean, self.std)
+            counts = torch.bincount(part.y, minlength=len(self.classes))
             if not counts.all():
                 empty = int(counts.argmin())
                 raise FedntdError(
                     f"{where}: class {empty} ('{self.classes[empty]}') has no samples; remove the class or add samples"
-                )
-            if x.is_floating_point():
-                require(bool(x.isfinite().all()), f"{where}: some samples are not finite (NaN or infinite)")
-            else:
-                require(x.ndim == 4, f"{where}: uint8 images must be [N, channel, height, width], not {list(x.shape)}")
-                channels = x.shape[1]
-                require(
-                    len(self.mean) == len(self.std) == channels,
-                    f"{where}: images have {channels} channels, but there are {len(self.mean)} means and "
-                    f"{len(self.std)} standard deviations",
                 )
         require(
             self.train.x.shape[1:] == self.test.x.shape[1:],
@@ -64,6 +45,32 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Of one sample."""
         return tuple(self.train.x.shape[1:])
+
+
+def check_part(
+    where: str, part: Part, classes: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    """One sentence about samples that cannot be used, with `where` at its head."""
+    x, y = part
+    require(len(x) == len(y), f"{where}: {len(x)} samples but {len(y)} labels")
+    require(len(x) > 0, f"{where}: there are no samples")
+    require(y.dtype == torch.int64, f"{where}: labels must be int64, not {y.dtype}")
+    if x.dtype != torch.uint8 and not x.is_floating_point():
+        raise FedntdError(f"{where}: samples must be uint8 images or floating-point, not {x.dtype}")
+    require(
+        bool(y.min() >= 0) and int(y.max()) < len(classes),
+        f"{where}: labels run from {int(y.min())} to {int(y.max())}, but must lie in "
+        f"0..{len(classes) - 1} for {len(classes)} classes",
+    )
+    if x.is_floating_point():
+        require(bool(x.isfinite().all()), f"{where}: some samples are not finite (NaN or infinite)")
+        return
+    require(x.ndim == 4, f"{where}: uint8 images must be [N, channel, height, width], not {list(x.shape)}")
+    channels = x.shape[1]
+    require(
+        len(mean) == len(std) == channels,
+        f"{where}: images have {channels} channels, but there are {len(mean)} means and {len(std)} standard deviations",
+    )
 
 
 def from_tensors(

@@ -1,0 +1,1 @@
+"""Real federations through Flower: `fedntd flower new DIR` writes an app that uses what is here."""

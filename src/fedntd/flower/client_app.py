@@ -1,0 +1,190 @@
+"""A site's side of a real federation: Flower starts a process of this app for each question of the coordinator."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Context as FlowerContext
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from safetensors.torch import load_file, save_file
+
+from fedntd import plan, tree
+from fedntd.algorithms.base import Context
+from fedntd.config import call, make_algorithm
+from fedntd.data.device import DevicePart
+from fedntd.engines import seeded
+from fedntd.errors import FedntdError, require
+from fedntd.federation import asks_for_locals, choose_device, set_float32_precision
+from fedntd.flower.messages import (
+    EVALUATE,
+    HELLO,
+    TRAIN,
+    Order,
+    Report,
+    hello,
+    read_settings,
+    refusal,
+    to_record,
+    to_tensors,
+    to_tree,
+)
+from fedntd.flower.site import Samples, Site, site_number
+from fedntd.local import train_client
+from fedntd.metrics import TEST_BATCH, count, in_batches
+from fedntd.models.functional import Model
+from fedntd.optim import learning_rate
+from fedntd.rng import torch_seed
+from fedntd.tree import Weights
+
+
+def client_app(load: Callable[[Site], Samples], mods: list[Mod] | None = None) -> ClientApp:
+    """The app of all sites; `load` gives a site its own samples, `mods` are Flower's."""
+    app = ClientApp(mods=mods)
+
+    def answers(question: str) -> Callable[[Callable[["AtSite", RecordDict], RecordDict]], None]:
+        """Register what a site answers; what it cannot do is told to the coordinator in one sentence."""
+        kind, _, action = question.partition(".")
+
+        def register(answer: Callable[[AtSite, RecordDict], RecordDict]) -> None:
+            @getattr(app, kind)(action or "default")
+            def handle(message: Message, context: FlowerContext) -> Message:
+                try:
+                    return Message(answer(AtSite(load, context), message.content), reply_to=message)
+                except FedntdError as error:
+                    return Message(refusal(str(error)), reply_to=message)
+
+        return register
+
+    answers(HELLO)(AtSite.introduce)
+    answers(TRAIN)(AtSite.train)
+    answers(EVALUATE)(AtSite.evaluate)
+    return app
+
+
+class AtSite:
+    """The site while it answers one question."""
+
+    def __init__(self, load: Callable[[Site], Samples], context: FlowerContext) -> None:
+        config, _ = read_settings(context.run_config)
+        self.config, self.device = config, choose_device(config)
+        set_float32_precision(config.precision)
+        node = context.node_config
+        self.site = Site(site_number(node, config.federation.clients), node, config)
+        self.samples = load(self.site)
+        self.model = build_model(self.samples, config, self.device)
+        self.algorithm = make_algorithm(config)
+
+    def introduce(self, _: RecordDict) -> RecordDict:
+        return RecordDict({"who": hello(self.site, self.samples, self.model.weights()).record()})
+
+    def train(self, asked: RecordDict) -> RecordDict:
+        """The same training as in a simulation, where this site is the client of its number."""
+        started = time.perf_counter()
+        config, number, samples = self.config, self.site.number, self.samples
+        order = Order(**asked.config_records["what"])  # pyright: ignore[reportArgumentType]
+        folder = StateFolder(self.site, order.run)
+        own = self.algorithm.init_client(self.model.weights())
+        if own and order.last:
+            own = folder.read(order.last, self.device)
+        lr = torch.tensor(learning_rate(config.optimiser, order.round), dtype=self.model.storage, device=self.device)
+        counts = torch.tensor(samples.counts, dtype=self.model.storage, device=self.device)
+        w, shared = (to_tree(asked.array_records[name], self.device) for name in ("weights", "shared"))
+        ctx = Context(w, shared, own, lr, config.optimiser.momentum, counts)
+
+        owned = np.arange(len(samples.part.y))
+        rules = config.federation
+        batches, looks = (rules.local_epochs, rules.batch_size), (samples.augment, samples.shape)
+        steps = plan.local_plan(config.seed, order.round, number, owned, *batches, *looks, rules.drop_last)
+        part = self.on_device(samples.part)
+        batches = (part.batch(places, draws) for places, draws in steps.batches())
+        some = steps.some(self.algorithm.measure_samples)
+        look_at = (part.batch(some[places], None) for places in in_batches(len(some), rules.batch_size))
+        with seeded(torch_seed(config.seed, "dropout", order.round, number) if self.model.has_dropout else None):
+            result = train_client(self.algorithm, self.model, config.optimiser, batches, ctx, look_at)
+        up, own = self.algorithm.finish(result, ctx)
+
+        if own:
+            folder.write(order.round, own, keep=order.last)
+        measured = {}
+        if asks_for_locals(config, order.round):
+            right = self.count(result.w, part, torch.from_numpy(owned).to(self.device).split(TEST_BATCH))
+            measured = {"right": float(right.correct.sum()), "summed_loss": float(right.loss)}
+        report = Report(len(owned), float(result.loss), time.perf_counter() - started, **measured)
+        return RecordDict({"up": to_record(up), "report": MetricRecord(report.as_dict())})
+
+    def evaluate(self, asked: RecordDict) -> RecordDict:
+        """The global model on this site's held-out samples: only counts leave the site."""
+        if self.samples.test is None:
+            raise FedntdError("it has no held-out samples to test on")
+        w = to_tensors(asked.array_records["weights"], self.device)
+        part = self.on_device(self.samples.test)
+        found = self.count(w, part, in_batches(len(part)))
+        return RecordDict(
+            {
+                "counts": ConfigRecord(
+                    {"correct": found.correct.tolist(), "total": found.total.tolist(), "loss": float(found.loss)}
+                )
+            }
+        )
+
+    def count(self, w: Weights, part: DevicePart, places: Any) -> Any:
+        return count(self.model, w, part, places, len(self.samples.classes))
+
+    def on_device(self, part: Any) -> DevicePart:
+        samples = self.samples
+        return DevicePart(part, samples.mean, samples.std, samples.augment, self.device, self.model.storage)
+
+
+def build_model(samples: Samples, config: Any, device: torch.device) -> Model:
+    """The model of the settings with its initial weights, which are the same at the coordinator and at all sites."""
+    with seeded(torch_seed(config.seed, "model")):
+        module = call("model", config.model, shape=samples.shape, classes=len(samples.classes))
+    model = Model(module, config.precision)
+    model.module.to(device)
+    part = DevicePart(samples.part, samples.mean, samples.std, None, device, model.storage)
+    model.check(part.plain(slice(0, 2)), len(samples.classes))
+    return model
+
+
+class StateFolder:
+    """A method's state of one site in one run, in files that never leave the site.
+
+    One file for each of the last two rounds in which the site trained. Which of them counts is known only when the
+    coordinator asks the next time: an update may come too late to be used, and is then as if it had never been.
+    """
+
+    def __init__(self, site: Site, run: str) -> None:
+        require(run.isalnum(), f"'{run}' cannot be the name of a run")  # it becomes a part of a path
+        home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+        self.path = Path(str(site.node.get("state", home / "fedntd-state"))) / run / f"site-{site.number}"
+
+    def file(self, round: int) -> Path:
+        return self.path / f"round-{round}.safetensors"
+
+    def read(self, round: int, device: torch.device) -> dict[str, Any]:
+        try:
+            return tree.unflatten(load_file(self.file(round), device=str(device)))
+        except (OSError, safetensors.SafetensorError) as error:
+            raise FedntdError(
+                f"its state of round {round} cannot be read from {self.file(round)} ({error}); put a copy back, or "
+                f"start a new run"
+            ) from error
+
+    def write(self, round: int, own: dict[str, Any], keep: int) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            aside = self.path / "new.part"
+            save_file({name: leaf.cpu().contiguous() for name, leaf in tree.flatten(own).items()}, aside)
+            os.replace(aside, self.file(round))
+            for old in self.path.glob("round-*.safetensors"):
+                if old not in (self.file(round), self.file(keep)):
+                    old.unlink()
+        except (OSError, safetensors.SafetensorError) as error:
+            raise FedntdError(f"its state cannot be written to {self.path}: {error}") from error

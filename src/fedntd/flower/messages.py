@@ -1,0 +1,234 @@
+"""What goes over the wire, and what is checked of it before it is used.
+
+The coordinator asks, a site answers; a question and its answer are Flower messages of named records:
+
+    query.hello    -                                              -> who: the site's `Hello`
+    train          weights, shared (the method's), what (`Order`) -> up (the method's upload), report
+    evaluate       weights                                        -> counts: right answers and samples of each class
+
+Trees of tensors travel as Flower's ArrayRecords with flattened names: plain arrays, no pickle.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict, UserConfig
+from torch import Tensor
+
+from fedntd import __version__, tree
+from fedntd.config import Config, build, from_table
+from fedntd.errors import FedntdError, require
+from fedntd.flower.site import Samples, Site
+from fedntd.tree import Tree, Weights
+
+HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The section [tool.flwr.app.config.flower] of an app; all other sections are those of `fedntd run`."""
+
+    out: str = "runs/federation"  # the run folder, where the coordinator runs; a run that is there is gone on with
+    min_share: float = 0.5  # of the sites that are asked, so many must give a good update for a round to count
+    time_limit: float = 600.0  # seconds that a round waits for answers, and the first one for sites to appear
+    failures: int = 3  # a site is left out once so many of its updates in succession were refused
+    max_samples: int = 10_000_000  # a site that claims to have more is refused
+    clip: float = 0.0  # differential privacy: the longest update of a site, in Euclidean norm; 0: no privacy
+    noise: float = 0.0  # differential privacy: standard deviation of the noise on the sum of updates, over clip
+    delta: float = 1e-5  # differential privacy: the probability for which epsilon need not hold
+
+    def __post_init__(self) -> None:
+        require(0 < self.min_share <= 1, f"flower.min_share must be above 0 and at most 1, not {self.min_share}")
+        require(self.time_limit > 0, f"flower.time_limit must be above 0 seconds, not {self.time_limit}")
+        require(self.failures >= 1, f"flower.failures must be at least 1, not {self.failures}")
+        require(self.max_samples >= 1, f"flower.max_samples must be at least 1, not {self.max_samples}")
+        require(self.clip >= 0 and self.noise >= 0, "flower.clip and flower.noise must be at least 0")
+        require(
+            (self.clip > 0) == (self.noise > 0), "flower.clip and flower.noise go together: both above 0, or both 0"
+        )
+        require(0 < self.delta < 1, f"flower.delta must lie between 0 and 1, not {self.delta}")
+
+
+def read_settings(run_config: UserConfig) -> tuple[Config, Settings]:
+    """From the app's settings, whose nested names Flower joins with dots."""
+    table: dict[str, Any] = {}
+    for name, value in run_config.items():
+        section, dot, key = name.partition(".")
+        if dot:
+            table.setdefault(section, {})[key] = value
+        else:
+            table[section] = value
+    return from_table({k: v for k, v in table.items() if k != "flower"}), build(
+        Settings, table.get("flower", {}), "flower."
+    )
+
+
+# --- trees as records -------------------------------------------------------------------------------------------
+
+
+def to_record(branches: Tree) -> ArrayRecord:
+    return ArrayRecord({name: leaf.detach().cpu().contiguous() for name, leaf in tree.flatten(branches).items()})
+
+
+def to_tensors(record: ArrayRecord, device: torch.device) -> Weights:
+    # a copy, since what Flower hands out is a view of bytes that must not be written to
+    return {name: torch.from_numpy(array.numpy().copy()).to(device) for name, array in record.items()}
+
+
+def to_tree(record: ArrayRecord, device: torch.device) -> dict[str, Any]:
+    return tree.unflatten(to_tensors(record, device))
+
+
+def refusal(sentence: str) -> RecordDict:
+    """A site's answer when it cannot do what it was asked."""
+    return RecordDict({"refusal": ConfigRecord({"sentence": sentence})})
+
+
+def content(message: Message) -> RecordDict:
+    """Of an answer; a site that failed has sent a sentence instead."""
+    if message.has_error():
+        raise FedntdError(f"it failed: {message.error.reason}")
+    if "refusal" in message.content:
+        raise FedntdError(str(message.content.config_records["refusal"]["sentence"]))
+    return message.content
+
+
+# --- the first exchange -----------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """What a site says about itself before it takes part."""
+
+    number: int
+    name: str
+    version: str
+    counts: list[int]  # samples of each class that it trains on
+    classes: list[str]
+    shape: list[int]  # of one sample
+    weights: str  # names, shapes and types of the model's weights
+    tests: bool  # whether it has held-out samples
+
+    def record(self) -> ConfigRecord:
+        return ConfigRecord(self._asdict())
+
+
+def hello(site: Site, samples: Samples, w: Weights) -> Hello:
+    about = (samples.counts, list(samples.classes), list(samples.shape), describe(w), samples.test is not None)
+    return Hello(site.number, site.name, __version__, *about)
+
+
+def describe(w: Weights) -> str:
+    return json.dumps({name: [list(leaf.shape), str(leaf.dtype).removeprefix("torch.")] for name, leaf in w.items()})
+
+
+def read_hello(record: ConfigRecord) -> Hello:
+    try:
+        found = Hello(**{name: record[name] for name in Hello._fields})  # pyright: ignore[reportArgumentType]
+    except KeyError as missing:
+        raise FedntdError(
+            f"its first message says nothing about {missing}; is its fedntd of another version?"
+        ) from None
+    right = (int, str, str, list, list, list, str, bool)
+    if any(type(value) is not kind for value, kind in zip(found, right, strict=True)):
+        raise FedntdError("its first message cannot be read; is its fedntd of another version?")
+    return found
+
+
+def check_hello(found: Hello, wanted: Hello, clients: int, max_samples: int) -> None:
+    """Refuse a site that would train something else; `wanted` has version, classes, shape and weights as here."""
+    require(
+        found.version == wanted.version,
+        f"it runs fedntd {found.version}, the coordinator {wanted.version}; install one version at all sites",
+    )
+    require(0 <= found.number < clients, f"its number {found.number} is not one of 0..{clients - 1}")
+    require(
+        found.classes == wanted.classes,
+        f"it has the classes {', '.join(found.classes)}; the federation has {', '.join(wanted.classes)}",
+    )
+    require(found.shape == wanted.shape, f"its samples are of shape {found.shape}, not {wanted.shape}")
+    check_model(found.weights, wanted.weights)
+    numbers = [n for n in found.counts if type(n) is int and n >= 0]
+    require(
+        len(numbers) == len(found.counts) == len(wanted.classes) and 1 <= sum(numbers) <= max_samples,
+        f"its sample counts {found.counts} are not believable (at least 1 and at most {max_samples} in all)",
+    )
+
+
+def check_model(found: str, wanted: str) -> None:
+    try:
+        theirs, ours = json.loads(found), json.loads(wanted)
+        unlike = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
+    except (ValueError, AttributeError):
+        raise FedntdError("its description of the model cannot be read") from None
+    if unlike:
+        what = [f"{m[unlike[0]][0]} ({m[unlike[0]][1]})" if unlike[0] in m else "missing" for m in (theirs, ours)]
+        raise FedntdError(f"it has another model: '{unlike[0]}' is {what[0]} there, {what[1]} at the coordinator")
+
+
+# --- a round ----------------------------------------------------------------------------------------------------
+
+
+class Order(NamedTuple):
+    """What a site is to do in a round, besides training from the weights that come with it."""
+
+    run: str  # of which run, since a site keeps its state for each
+    round: int
+    last: int  # the last round in which an update of this site was used; its state is that of then. 0: none yet
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a site measured while it trained: numbers only."""
+
+    samples: int
+    loss: float  # of the local objective, mean over the steps
+    seconds: float
+    right: float = math.nan  # right answers of the trained model on the site's own samples, where measured
+    summed_loss: float = math.nan  # and the cross-entropy, summed over them
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def read_update(message: Message, like: Mapping[str, Tensor], samples: int) -> tuple[Weights, Report]:
+    """A site's update, if it is one: as flat as it came, of the names, shapes and types of `like`, and finite."""
+    records = content(message)
+    try:
+        arrays, numbers = records.array_records["up"], dict(records.metric_records["report"])
+        report = Report(**numbers)  # pyright: ignore[reportArgumentType]
+        up = to_tensors(arrays, torch.device("cpu"))
+    except Exception as error:  # whatever strange bytes can lead to
+        raise FedntdError(f"its answer cannot be read: {error}") from error
+    check_update(up, like)
+    check_report(report, samples)
+    return up, report
+
+
+def check_update(up: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+    for name, wanted in like.items():
+        require(name in up, f"the tensor '{name}' is missing in its update")
+        found = up[name]
+        require(
+            found.shape == wanted.shape,
+            f"the tensor '{name}' in its update is of shape {list(found.shape)}, not {list(wanted.shape)}",
+        )
+        require(found.dtype == wanted.dtype, f"the tensor '{name}' in its update is {found.dtype}, not {wanted.dtype}")
+        require(bool(found.isfinite().all()), f"the tensor '{name}' in its update is not finite (NaN or infinite)")
+    if unknown := up.keys() - like.keys():
+        raise FedntdError(f"the tensor '{min(unknown)}' in its update is none of this method")
+
+
+def check_report(report: Report, samples: int) -> None:
+    require(
+        type(report.samples) is int and report.samples == samples,
+        f"it says that it trained on {report.samples} samples, but it has {samples}",
+    )
+    numbers = (report.loss, report.seconds)
+    require(
+        all(isinstance(n, float) and math.isfinite(n) for n in numbers), f"its loss or time is not a number: {numbers}"
+    )

@@ -1,0 +1,359 @@
+"""The coordinator's side of a real federation: the rounds of federation.py, with sites that answer or do not."""
+
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging import ERROR, INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Context as FlowerContext
+from flwr.common.logger import log
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from fedntd import __version__, plan, tree
+from fedntd.algorithms.base import Context
+from fedntd.algorithms.ensemble import Auxiliary
+from fedntd.config import Config, call, make_algorithm
+from fedntd.data.auxiliary import unlabelled
+from fedntd.data.dataset import Part
+from fedntd.data.device import DevicePart
+from fedntd.errors import FedntdError, require
+from fedntd.federation import Diverged, asks_for_locals, choose_device, set_float32_precision
+from fedntd.flower.client_app import build_model
+from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
+from fedntd.flower.messages import (
+    EVALUATE,
+    TRAIN,
+    Hello,
+    Order,
+    Report,
+    Settings,
+    content,
+    describe,
+    read_settings,
+    read_update,
+    to_record,
+)
+from fedntd.flower.site import Samples
+from fedntd.flower.sites import SiteLog, Sites
+from fedntd.local import train_client
+from fedntd.metrics import Counts, Vector, cosine, count, forgetting, in_batches, in_local, out_local
+from fedntd.models.functional import Batch
+from fedntd.optim import learning_rate
+from fedntd.record import Record, RunFolder, State, mean_and_std, read_json
+from fedntd.tree import Weights
+
+
+def server_app(held_out: Callable[[Config], Samples | None]) -> ServerApp:
+    """The app of the coordinator; `held_out` gives it its test set, or None: then the sites test on theirs."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: FlowerContext) -> None:
+        config, settings = read_settings(context.run_config)
+        coordinate(grid, config, settings, held_out(config))
+
+    return app
+
+
+def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | None) -> None:
+    """Play the rounds, and write them to a run folder; a folder that holds a run is gone on with."""
+    out = Path(settings.out)
+    resume = (out / "config.toml").exists()
+    with RunFolder(out, config, resume) as folder:
+        found = folder.restore(torch.device("cpu")) if resume else None
+        done = found[0].round if found else 0
+        require(
+            done < config.federation.rounds, f"{out} holds a finished run; choose another flower.out to start a new one"
+        )
+        try:
+            sites = Sites(grid, config, settings, SiteLog(folder, done))
+            coordinator = Coordinator(config, settings, sites, test, run_name(folder))
+            if found:
+                coordinator.take_up(*found)
+                log(INFO, "%s: going on after round %d", out, done)
+            folder.start(coordinator.samples.classes, sites.counts(), coordinator.device)
+            while coordinator.state.round < config.federation.rounds:
+                record = coordinator.play_round()
+                folder.append(record, coordinator.state)
+                folder.save(coordinator.state)
+                folder.put_json(
+                    "partition.json", {"classes": coordinator.samples.classes, "counts": sites.counts().tolist()}
+                )
+                tell(record, config)
+                if settings.clip:
+                    spent = epsilon(settings.noise, record.round, settings.delta)
+                    log(INFO, "privacy spent: epsilon %.3f at delta %g", spent, settings.delta)
+                    privacy = {"epsilon": spent, "delta": settings.delta}
+                    folder.put_json("federation.json", {"run": coordinator.run, "privacy": privacy})
+        except FedntdError as error:
+            if (out / "config.toml").exists():
+                folder.put_status("failed", str(error))
+            log(ERROR, "%s", error)
+            raise
+        folder.put_status("finished")
+        for site, why in sites.left_out.items():
+            log(WARNING, "%s (site %d) was left out: %s", sites.name(site), site, why)
+        log(INFO, "finished; read it with: fedntd report %s", out)
+
+
+def run_name(folder: RunFolder) -> str:
+    """A name for this run that sites keep its state under; kept in the run folder, for when the run is gone on with."""
+    file = folder.path / "federation.json"
+    if not file.exists():
+        folder.put_json(file.name, {"run": secrets.token_hex(8)})
+    return str(read_json(file)["run"])
+
+
+def tell(record: Record, config: Config) -> None:
+    line = f"round {record.round}/{config.federation.rounds}: accuracy {100 * record.accuracy:.2f} %"
+    log(INFO, "%s, F %.3f, %d sites, %.1f s", line, record.forgetting, len(record.cohort), record.seconds)
+
+
+# --- the rounds -------------------------------------------------------------------------------------------------
+
+
+class Coordinator:
+    def __init__(self, config: Config, settings: Settings, sites: Sites, test: Samples | None, run: str) -> None:
+        self.config, self.settings, self.sites, self.run = config, settings, sites, run
+        self.device = device = choose_device(config)
+        set_float32_precision(config.precision)
+        sites.gather()
+        self.test_set = test
+        self.samples = test or as_most_say(sites)
+        self.model = build_model(self.samples, config, device)
+        self.algorithm = make_algorithm(config)
+        if self.algorithm.auxiliary_data:
+            require(
+                test is not None,
+                f"algorithm '{config.algorithm.name}' learns from samples at the coordinator, which must know how "
+                f"samples are normalised: give it a test set in site.py",
+            )
+            aside = DevicePart(
+                unlabelled(config, self.samples.part.x[:0]), self.samples.mean, self.samples.std, None, device,
+                self.model.storage,
+            )  # fmt: skip
+            self.algorithm = self.algorithm.with_values({"auxiliary": Auxiliary(self.model, aside, config.seed)})
+        w = self.model.weights()
+        classes, shape = list(self.samples.classes), list(self.samples.shape)
+        sites.wanted = Hello(0, "", __version__, [], classes, shape, describe(w), False)
+        sites.greet()
+        sites.require_enough()
+
+        self.state = State(w, self.algorithm.init_server(w))
+        self.history: list[Vector] = []
+        self.like = self.example_upload()
+        self.flat_like = tree.flatten(self.like)
+        # a method with auxiliary data works on the clients' models themselves
+        by_mean = config.robust.name == "none" and not self.algorithm.auxiliary_data
+        self.streams = by_mean and needs_only_the_mean(self.algorithm, w, self.like)
+        if settings.clip:
+            require(
+                self.streams and set(self.like) == {"delta"},
+                f"differential privacy does not go with algorithm '{config.algorithm.name}' and robust rule "
+                f"'{config.robust.name}': it protects the mean of the sites' updates; nothing else may be sent or used",
+            )
+            require(
+                config.federation.aggregation == "uniform",
+                "differential privacy needs federation.aggregation = 'uniform', so that no site weighs more",
+            )
+
+    def example_upload(self) -> dict[str, Any]:
+        """What an update of this method looks like, from one step on two blank samples."""
+        batch = Batch(
+            torch.zeros(2, *self.samples.shape, dtype=self.model.storage, device=self.device),
+            torch.zeros(2, dtype=torch.int64, device=self.device),
+        )
+        w, server = self.state.w, self.state.server
+        lr = torch.tensor(1e-3, dtype=self.model.storage, device=self.device)
+        counts = torch.ones(len(self.samples.classes), dtype=self.model.storage, device=self.device)
+        own, shared = self.algorithm.init_client(w), self.algorithm.broadcast(server)
+        ctx = Context(w, shared, own, lr, self.config.optimiser.momentum, counts)
+        look_at = [batch] if self.algorithm.measure_samples else []
+        result = train_client(self.algorithm, self.model, self.config.optimiser, [batch], ctx, look_at)
+        return self.algorithm.finish(result, ctx).up
+
+    def take_up(self, state: State, records: list[Record]) -> None:
+        to_device = {"w": state.w, "server": state.server}
+        moved = tree.map(lambda leaf: leaf.to(self.device), to_device)
+        self.state = State(moved["w"], moved["server"], state.own, state.round)
+        self.history = [np.array(record.class_accuracy) for record in records]
+
+    def play_round(self) -> Record:
+        started = time.perf_counter()
+        config, sites, state, algorithm = self.config, self.sites, self.state, self.algorithm
+        round = state.round + 1
+
+        # who trains, knowing what
+        drawn = plan.cohort(config.seed, round, config.federation.clients, config.federation.ratio)
+        shared, w_sent = algorithm.broadcast(state.server), algorithm.send(state.w, state.server)
+        before = self.history[-1] if self.history else self.class_accuracy(self.test(state.w))
+        cohort = [k for k in drawn if k not in sites.left_out and k not in sites.unfit]
+        asked = sites.wait_for(cohort)
+
+        # their updates, checked and put together as they come
+        got = self.collect(round, asked, w_sent, shared)
+        used = sorted(got.reports)
+        for k in set(cohort) - got.answered:
+            sites.missed(round, k)
+        need = sites.needed(len(cohort))
+        require(
+            len(used) >= need,
+            f"round {round}: {len(used)} good updates from {len(cohort)} sites, {need} are needed; the rounds before "
+            f"are kept, and the next flwr run goes on from there",
+        )
+        counts = sites.counts()
+        up, p = self.weigh(got.uploads, len(drawn))
+        w, server = algorithm.aggregate(state.w, state.server, up, p, float(self.shares(counts)[used].sum()))
+        if not tree.all_finite(w):
+            raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
+        last = {k: {"round": torch.tensor(round)} for k in used}
+        self.state = State(w, server, state.own | last, round)
+
+        tested = self.test(w)
+        after = self.class_accuracy(tested)
+        joint = counts[used].sum(0) / counts[used].sum()
+        record = Record(
+            round=round,
+            accuracy=float(tested.accuracy),
+            loss=float(tested.mean_loss),
+            class_accuracy=after.tolist(),
+            similarity=cosine(before, after) if self.history else None,
+            forgetting=forgetting(self.history, after),
+            train_loss=float(np.mean([got.reports[k].loss for k in used])),
+            **self.local_measures(got, counts),
+            global_in_before=in_local(before, joint),
+            global_in_after=in_local(after, joint),
+            global_out_before=out_local(before, joint),
+            global_out_after=out_local(after, joint),
+            cohort=used,
+            lr=learning_rate(config.optimiser, round),
+            bytes_down=len(asked) * (tree.nbytes(w_sent) + tree.nbytes(shared)),
+            bytes_up=len(used) * tree.nbytes(self.like),
+            seconds=time.perf_counter() - started,
+        )
+        self.history.append(after)
+        return record
+
+    def collect(self, round: int, asked: list[int], w_sent: Weights, shared: dict) -> "Collected":
+        sites, measure = self.sites, asks_for_locals(self.config, round) and self.test_set is not None
+        weights, extras = to_record(w_sent), to_record(shared)
+        questions = {}
+        for k in asked:
+            last = int(self.state.own[k]["round"]) if k in self.state.own else 0
+            order = ConfigRecord(Order(self.run, round, last)._asdict())
+            questions[k] = RecordDict({"weights": weights, "shared": extras, "what": order})
+        got = Collected(RunningMean(self.like) if self.streams else All())
+        for k, message in sites.ask(TRAIN, questions):
+            got.answered.add(k)
+            samples = sum(sites.hellos[k].counts)
+            try:
+                flat, report = read_update(message, self.flat_like, samples)
+            except FedntdError as error:
+                sites.refused(round, k, str(error))
+                continue
+            up = tree.unflatten({name: leaf.to(self.device) for name, leaf in flat.items()})
+            if measure:
+                got.local[k] = self.count(tree.add(w_sent, up["delta"]))
+            if self.settings.clip:
+                up = {"delta": clipped(up["delta"], self.settings.clip)}
+            got.uploads.add(k, up, float(samples) if self.config.federation.aggregation == "size" else 1.0)
+            got.reports[k] = report
+            sites.used(round, k, report)
+        return got
+
+    def weigh(self, uploads: RunningMean | All, cohort: int) -> tuple[dict, Tensor]:
+        if self.settings.clip and isinstance(uploads, RunningMean):
+            # a fixed divisor, whoever answers: what one site can change is then bounded by clip / cohort
+            uploads.total = float(cohort)
+        up, p = uploads.uploads()
+        p = p.to(self.device, self.model.storage)
+        if self.settings.clip:
+            return {"delta": noised(up["delta"], self.settings.noise * self.settings.clip / cohort)}, p
+        return call("robust", self.config.robust, up=up, p=p)
+
+    def shares(self, counts: np.ndarray) -> np.ndarray:
+        """Each site's weight in the whole federation."""
+        if self.config.federation.aggregation == "size":
+            return counts.sum(1) / counts.sum()
+        return np.full(len(counts), 1 / len(counts))
+
+    # --- measuring
+
+    def test(self, w: Weights) -> Counts:
+        """The global model on the coordinator's test set, or on the held-out samples of the sites."""
+        if self.test_set is not None:
+            return self.count(w)
+        able = [k for k in self.sites.node_of if self.sites.hellos[k].tests]
+        require(bool(able), "neither the coordinator nor a site has samples to test on; see `held_out` in the app")
+        question = RecordDict({"weights": to_record(w)})
+        found = []
+        for k, message in self.sites.ask(EVALUATE, dict.fromkeys(able, question)):
+            try:
+                found.append(read_counts(message, len(self.samples.classes)))
+            except FedntdError as error:
+                log(WARNING, "the test by %s is not counted: %s", self.sites.name(k), error)
+        require(bool(found), "no site has tested the global model within the time limit")
+        return Counts(*(torch.stack(column).sum(0) for column in zip(*found, strict=True)))
+
+    def count(self, w: Weights) -> Counts:
+        samples = self.samples
+        part = DevicePart(samples.part, samples.mean, samples.std, None, self.device, self.model.storage)
+        return count(self.model, w, part, in_batches(len(part)), len(samples.classes))
+
+    def class_accuracy(self, counts: Counts) -> Vector:
+        """A class that no site can test counts as 0."""
+        return (counts.correct / counts.total.clamp(min=1)).cpu().numpy()
+
+    def local_measures(self, got: "Collected", counts: np.ndarray) -> dict[str, float]:
+        """Of the sites' own models: on the coordinator's test set, and, as the sites say, on their own samples."""
+        measures = {}
+        if got.local:
+            pairs = [(got.local[k].class_accuracy, counts[k] / counts[k].sum()) for k in sorted(got.local)]
+            measures |= mean_and_std("in_local", [in_local(a, p) for a, p in pairs])
+            measures |= mean_and_std("out_local", [out_local(a, p) for a, p in pairs])
+        told = [r for r in got.reports.values() if math.isfinite(r.right) and math.isfinite(r.summed_loss)]
+        if told:
+            measures |= mean_and_std("local_train_accuracy", [r.right / r.samples for r in told])
+            measures |= mean_and_std("local_train_loss", [r.summed_loss / r.samples for r in told])
+        return measures
+
+
+@dataclass
+class Collected:
+    """Of one round, by site."""
+
+    uploads: RunningMean | All
+    answered: set[int] = field(default_factory=set)
+    reports: dict[int, Report] = field(default_factory=dict)  # of the updates that are used
+    local: dict[int, Counts] = field(default_factory=dict)  # the sites' own models on the coordinator's test set
+
+
+def as_most_say(sites: Sites) -> Samples:
+    """Where the coordinator has no samples, most sites decide what classes and shape they have."""
+    if not sites.came:
+        sites.require_enough()
+    (classes, shape), _ = Counter((tuple(h.classes), tuple(h.shape)) for _, h in sites.came).most_common(1)[0]
+    return Samples(Part(torch.zeros(2, *shape), torch.zeros(2, dtype=torch.int64)), classes)
+
+
+def read_counts(message: Message, classes: int) -> Counts:
+    try:
+        found = content(message).config_records["counts"]
+        numbers = (found["correct"], found["total"], found["loss"])
+        correct, total, loss = (torch.tensor(n, dtype=torch.float64) for n in numbers)
+    except FedntdError:
+        raise
+    except Exception as error:  # whatever strange bytes can lead to
+        raise FedntdError(f"its counts cannot be read: {error}") from error
+    right = correct.shape == total.shape == (classes,) and loss.isfinite()
+    require(bool(right and (correct >= 0).all() and (correct <= total).all()), "its counts are not believable")
+    return Counts(correct, total, loss)

@@ -1,0 +1,200 @@
+"""Real Flower processes on this machine: a SuperLink, SuperNodes, `flwr run`, each in a process group of its own."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from world import TABLE
+
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+SOURCE = HERE.parent.parent / "src"
+PATHS = os.pathsep.join([str(SOURCE), str(HERE)])
+PATIENCE = 240  # seconds to wait for anything, on a machine that is busy with other things
+
+
+def fedntd(*arguments: str) -> None:
+    command = [sys.executable, "-c", "from fedntd.cli import main; main()", *arguments]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": PATHS}, stdout=subprocess.DEVNULL)
+
+
+class Process:
+    """A command with its output in a file."""
+
+    def __init__(self, command: list[str], output: Path, **environment: str) -> None:
+        self.output = output
+        self.start = output.stat().st_size if output.exists() else 0
+        settings = {
+            "PYTHONPATH": PATHS,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        with output.open("ab") as file:
+            self.popen = subprocess.Popen(
+                command,
+                cwd=output.parent,
+                env=os.environ | settings | environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def text(self) -> str:
+        """What it has printed, without colours."""
+        return re.sub(r"\x1b\[[\d;]*m", "", self.output.read_bytes()[self.start :].decode(errors="replace"))
+
+    def wait_for(self, text: str) -> None:
+        wait(lambda: text in self.text() or not self.running(), f"'{text}' in {self.output}:\n", self.text)
+        assert text in self.text(), self.text()
+
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        os.kill(self.popen.pid, signal.SIGTERM)
+        self.popen.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """It and all processes that it started, at once."""
+        if self.running():
+            os.killpg(self.popen.pid, signal.SIGKILL)
+            self.popen.wait()
+
+
+def wait(until: Callable[[], bool], what: str, more: Callable[[], str] = lambda: "") -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not until():
+        assert time.monotonic() < deadline, f"waited in vain for {what}{more()}"
+        time.sleep(0.2)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class RealFederation:
+    """A folder with keys for some sites, and the processes of a SuperLink with TLS and node authentication."""
+
+    def __init__(self, folder: Path, sites: int) -> None:
+        self.folder, self.port = folder, free_port()
+        self.keys = folder / "keys"
+        self.processes: list[Process] = []
+        fedntd("flower", "keys", str(self.keys), "--sites", str(sites))
+        (folder / "home").mkdir()
+        (folder / "home/config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{self.keys}/ca.crt"\n'
+        )
+        self.registered: set[int] = set()
+        self.sites: dict[int, Process] = {}
+        self.start_link()
+
+    def spawn(self, name: str, *command: str, **environment: str) -> Process:
+        program = str(BIN / command[0])
+        self.processes.append(Process([program, *command[1:]], self.folder / f"{name}.log", **environment))
+        return self.processes[-1]
+
+    def start_link(self) -> None:
+        tls = [f"--ssl-{what}={self.keys}/{file}" for what, file in TLS.items()]
+        flags = ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        where = ["--port", str(self.port), "--database", str(self.folder / "link.db")]
+        self.link = self.spawn("link", "flower-superlink", *tls, *flags, *where, FLWR_HOME=str(self.folder / "home"))
+        wait(self.answers, f"the SuperLink:\n{self.link.text()}")
+
+    def answers(self) -> bool:
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def start_site(self, k: int, environment: dict[str, str] | None = None, **config: Any) -> None:
+        """The SuperNode of site k, with its own home."""
+        if k not in self.registered:
+            self.flwr("supernode", "register", str(self.keys / f"site-{k}.pub"))
+            self.registered.add(k)
+        said = {"partition-id": k, **config}
+        node = " ".join(f"{key}={json.dumps(value)}" for key, value in said.items())
+        tls = {"root-certificates": "ca.crt", "auth-supernode-private-key": f"site-{k}"}
+        files = [f"--{what}={self.keys}/{file}" for what, file in tls.items()]
+        self.sites[k] = self.start_node(f"site-{k}", *files, "--node-config", node, **(environment or {}))
+
+    def restart_site(self, k: int, **config: Any) -> None:
+        """After it was killed: the SuperLink takes it back when it has noticed, within a minute."""
+
+        def is_back() -> bool:
+            if k in self.sites and self.sites[k].running():
+                return "SuperNode ID:" in self.sites[k].text()
+            self.start_site(k, **config)
+            return False
+
+        wait(is_back, f"site {k}")
+
+    def start_node(self, name: str, *arguments: str, **environment: str) -> Process:
+        where = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
+        home = {"FLWR_HOME": str(self.folder / f"home-{name}")}
+        return self.spawn(name, "flower-supernode", *where, *arguments, **home | environment)
+
+    def flwr(self, *arguments: str) -> str:
+        """A command of `flwr` that ends by itself."""
+        done = self.spawn("flwr", "flwr", *arguments, FLWR_HOME=str(self.folder / "home"))
+        assert done.popen.wait(PATIENCE) == 0, done.text()
+        return done.text()
+
+    def app(self, name: str, sections: dict[str, Any], **flower: Any) -> Path:
+        """A new app with the settings of the test world and these, its run folder beside it."""
+        folder = self.folder / name
+        fedntd("flower", "new", str(folder))
+        text = (folder / "pyproject.toml").read_text()
+        settings = {k: {**v, **sections.get(k, {})} if isinstance(v, dict) else v for k, v in TABLE.items()}
+        settings |= {k: v for k, v in sections.items() if k not in settings or not isinstance(v, dict)}
+        settings["flower"] = {"out": str(self.folder / f"run-{name}"), **flower}
+        head = text[: text.index("# All below")]
+        (folder / "pyproject.toml").write_text(head + tomli_w.dumps({"tool": {"flwr": {"app": {"config": settings}}}}))
+        return folder
+
+    def run(self, app: Path) -> Process:
+        """Start training; the output is that of the coordinator."""
+        return self.spawn(f"run-{app.name}", "flwr", "run", str(app), "--stream", FLWR_HOME=str(self.folder / "home"))
+
+    def kill_coordinator(self) -> None:
+        """The SuperLink, and the ServerApp, which would go on without it."""
+        self.link.kill()
+        kill_strays(self.folder, "flwr-serverapp")
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        kill_strays(self.folder)
+
+
+def kill_strays(folder: Path, command: str = "") -> None:
+    """Processes with their Flower home in this folder, which Flower started in groups of their own."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            of_ours = f"FLWR_HOME={folder}/".encode() in (entry / "environ").read_bytes()
+            if of_ours and command.encode() in (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+TLS = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+
+
+def faulty(app: Path) -> Path:
+    """The app with the sites of world.py, which can be told to go wrong."""
+    (app / app.name.replace("-", "_") / "site.py").write_text(
+        "import world\n\nclient = world.client\nserver = world.server\n"
+    )
+    return app

@@ -1,0 +1,227 @@
+"""What is checked of a site before it takes part, and of each update before it is used."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from loop import play
+from world import TABLE
+
+from fedntd import Federation, FedntdError, read_run
+from fedntd.config import from_table
+from fedntd.data.dataset import Part
+from fedntd.flower import sites
+from fedntd.flower.messages import Hello, Report, Settings, check_hello, check_report, check_update, read_hello
+from fedntd.flower.site import Samples, held_out, site_number
+from fedntd.record import load_checkpoint, read_json
+
+GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False)
+LIKE = {"delta/w": torch.zeros(2, 3), "a": torch.zeros(())}
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "POLL", 0.01)
+
+
+def test_a_site_that_fits_is_admitted():
+    check_hello(GOOD, GOOD._replace(number=0, name="", counts=[]), clients=2, max_samples=7)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"version": "1.3"}, r"it runs fedntd 1\.3, the coordinator 1\.2; install one version at all sites"),
+        ({"number": 2}, r"its number 2 is not one of 0\.\.1"),
+        ({"number": -1}, r"its number -1"),
+        ({"classes": ["x", "y"]}, "it has the classes x, y; the federation has x, y, z"),
+        ({"shape": [3]}, r"its samples are of shape \[3\], not \[2\]"),
+        ({"weights": '{"w": [[2, 4], "float32"]}'}, r"'w' is \[2, 4\] \(float32\) there, \[2, 3\] \(float32\) at the"),
+        ({"weights": '{"w": [[2, 3], "float64"]}'}, r"'w' is \[2, 3\] \(float64\) there"),
+        ({"weights": '{"v": [[2, 3], "float32"]}'}, r"'v' is \[2, 3\] \(float32\) there, missing at the coordinator"),
+        ({"weights": "[1]"}, "its description of the model cannot be read"),
+        ({"counts": [3, 0]}, r"its sample counts \[3, 0\] are not believable"),
+        ({"counts": [3, -1, 4]}, "not believable"),
+        ({"counts": [0, 0, 0]}, "not believable"),
+        ({"counts": [3, 0, 5]}, "at most 7 in all"),
+        ({"counts": [3, 0, float("nan")]}, "not believable"),
+    ],
+)
+def test_a_site_that_does_not_fit_is_told_why(change: dict, sentence: str):
+    with pytest.raises(FedntdError, match=sentence):
+        check_hello(GOOD._replace(**change), GOOD, clients=2, max_samples=7)
+
+
+def test_a_strange_first_message_is_no_crash():
+    assert read_hello(GOOD.record()) == GOOD
+    with pytest.raises(FedntdError, match="says nothing about 'number'"):
+        read_hello(ConfigRecord())
+    with pytest.raises(FedntdError, match="cannot be read"):
+        read_hello(ConfigRecord({**GOOD._asdict(), "counts": "many"}))
+    with pytest.raises(FedntdError, match="cannot be read"):
+        read_hello(ConfigRecord({**GOOD._asdict(), "number": True}))
+
+
+def test_a_good_update_passes():
+    check_update({"a": torch.tensor(2.0), "delta/w": torch.ones(2, 3)}, LIKE)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"delta/w": None}, "'delta/w' is missing"),
+        ({"delta/w": torch.zeros(3, 2)}, r"'delta/w' in its update is of shape \[3, 2\], not \[2, 3\]"),
+        ({"delta/w": torch.zeros(2, 3, dtype=torch.float64)}, r"is torch\.float64, not torch\.float32"),
+        ({"delta/w": torch.tensor([[0, 0, 0], [0, float("nan"), 0]])}, "not finite"),
+        ({"a": torch.tensor(-float("inf"))}, "'a' in its update is not finite"),
+        ({"b": torch.zeros(1)}, "'b' in its update is none of this method"),
+    ],
+)
+def test_a_bad_update_is_refused(change: dict, sentence: str):
+    with pytest.raises(FedntdError, match=sentence):
+        check_update({k: v for k, v in (LIKE | change).items() if v is not None}, LIKE)
+
+
+@pytest.mark.parametrize(
+    ("report", "sentence"),
+    [
+        (Report(10**12, 0.1, 1.0), "trained on 1000000000000 samples, but it has 7"),
+        (Report(-7, 0.1, 1.0), "trained on -7 samples"),
+        (Report(7, float("nan"), 1.0), "not a number"),
+        (Report(7, float("inf"), 1.0), "not a number"),
+    ],
+)
+def test_a_strange_report_is_refused(report: Report, sentence: str):
+    check_report(Report(7, 0.1, 1.0), samples=7)
+    with pytest.raises(FedntdError, match=sentence):
+        check_report(report, samples=7)
+
+
+def test_a_site_must_say_its_number():
+    assert site_number({"partition-id": 2, "num-partitions": 3}, clients=3) == 2
+    for node, sentence in (
+        ({}, "has no number; start flower-supernode with --node-config 'partition-id=0'"),
+        ({"partition-id": "two"}, "must be a whole number"),
+        ({"partition-id": 3}, r"is not a site of this federation, which has 0\.\.2"),
+    ):
+        with pytest.raises(FedntdError, match=sentence):
+            site_number(node, clients=3)
+
+
+def test_samples_need_not_have_all_classes_but_must_be_right():
+    Samples(Part(torch.zeros(2, 3), torch.tensor([1, 1])), ("a", "b", "c"))
+    with pytest.raises(FedntdError, match=r"the samples: labels run from 0 to 3, but must lie in 0\.\.2"):
+        Samples(Part(torch.zeros(2, 3), torch.tensor([0, 3])), ("a", "b", "c"))
+    with pytest.raises(FedntdError, match="the held-out samples: 2 samples but 1 labels"):
+        Samples(Part(torch.zeros(1, 3), torch.tensor([0])), ("a",), test=Part(torch.zeros(2, 3), torch.tensor([0])))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"min_share": 0.0}, {"time_limit": 0.0}, {"failures": 0}, {"clip": 1.0}, {"noise": 1.0}, {"delta": 1.0}]
+)
+def test_settings_are_checked(bad: dict):
+    with pytest.raises(FedntdError, match=rf"flower\.{next(iter(bad))}|clip and flower"):
+        Settings(**bad)
+
+
+# --- whole federations, in one process --------------------------------------------------------------------------
+
+EIGHT = {**TABLE, "federation": {**TABLE["federation"], "clients": 8, "ratio": 1.0, "rounds": 3}}
+
+
+def test_all_faults_at_once(tmp_path: Path):
+    """Six sites go wrong, each in its own way; the other two train on as if they were alone."""
+    faults = [None, None, "nan", "inf", "shape", "missing", "extra", "crash"]
+    nodes = [{"fault": fault} if fault else {} for fault in faults]
+    grid = play(EIGHT, tmp_path / "run", held_out(from_table(EIGHT)), nodes, failures=2, min_share=0.25)
+    found = read_run(tmp_path / "run")
+    assert [r.cohort for r in found.records] == [[0, 1]] * 3
+    trained = [m.metadata.dst_node_id - 100 for m in grid.sent if m.metadata.message_type == "train"]
+    assert trained == [*range(8), *range(8), 0, 1]  # twice refused, a site is asked no more
+
+
+def test_too_few_good_updates_end_the_run_and_it_can_go_on(tmp_path: Path):
+    nodes = [{"fault": "nan"}, {"fault": "mute"}, {}]
+    table = {**TABLE, "federation": {**TABLE["federation"], "ratio": 1.0}}
+    test = held_out(from_table(table))
+    with pytest.raises(
+        FedntdError, match="round 1: 1 good updates from 3 sites, 2 are needed; the rounds before are kept"
+    ):
+        play(table, tmp_path / "run", test, nodes, min_share=0.5, time_limit=0.3)
+    assert read_run(tmp_path / "run").status == "failed"
+    play(table, tmp_path / "run", test)
+    assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]] * 3
+    with pytest.raises(FedntdError, match="holds a finished run; choose another"):
+        play(table, tmp_path / "run", test)
+
+
+def test_a_site_whose_answer_came_too_late_keeps_its_state_of_before(tmp_path: Path):
+    """SCAFFOLD: a site that trained, but was not heard, must not count its change of state."""
+    table = {**TABLE, "precision": "fp64", "algorithm": {"name": "scaffold"}}
+    table["federation"] = {**TABLE["federation"], "ratio": 1.0, "rounds": 4}
+    test = held_out(from_table(table))
+    short = {**table, "federation": {**table["federation"], "rounds": 2}}
+    play(short, tmp_path / "run", test)
+    with pytest.raises(FedntdError, match="round 3"):
+        play(table, tmp_path / "run", test, [{"fault": "mute"}] * 3, time_limit=0.3)
+    play(table, tmp_path / "run", test)
+    simulated = Federation(from_table(table))
+    records = list(simulated)
+    found = read_run(tmp_path / "run").records
+    assert [r.class_accuracy for r in found] == [r.class_accuracy for r in records]
+    assert found[-1].loss == pytest.approx(records[-1].loss, abs=1e-12)
+
+
+def test_a_site_that_lost_its_state_is_refused(tmp_path: Path):
+    table = {**TABLE, "algorithm": {"name": "scaffold"}, "federation": {**TABLE["federation"], "ratio": 1.0}}
+    test = held_out(from_table(table))
+    play({**table, "federation": {**table["federation"], "rounds": 1}}, tmp_path / "run", test)
+    run = read_json(tmp_path / "run/federation.json")["run"]
+    (tmp_path / f"states/{run}/site-1/round-1.safetensors").write_bytes(b"damaged")
+    play(table, tmp_path / "run", test)
+    assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2], [0, 2], [0, 2]]
+    assert "its state of round 1 cannot be read" in (tmp_path / "run/sites.jsonl").read_text()
+
+
+def test_the_sites_test_where_the_coordinator_cannot(tmp_path: Path):
+    """Counts of three sites add up to the accuracy over all that they hold out."""
+    nodes = [{"hold_out": 7}, {"hold_out": 5}, {}]
+    play(TABLE, tmp_path / "run", None, nodes)
+    found = read_run(tmp_path / "run")
+    for record in found.records:
+        assert 12 * record.accuracy == pytest.approx(round(12 * record.accuracy))
+    simulated = Federation(from_table(TABLE))
+    x, y = simulated.dataset.train
+    # a site's held-out samples are the first of its share
+    places = [*simulated.parts[0][:7].tolist(), *simulated.parts[1][:5].tolist()]
+    w = load_checkpoint(tmp_path / "run/checkpoint.safetensors", torch.device("cpu")).w
+    hidden = torch.tanh(x[places].float() @ w["hidden.weight"].T + w["hidden.bias"])
+    answers = (hidden @ w["head.weight"].T + w["head.bias"]).argmax(1)
+    assert found.records[-1].accuracy == pytest.approx(float((answers == y[places]).float().mean()))
+
+
+def test_without_anything_to_test_on_one_sentence(tmp_path: Path):
+    with pytest.raises(FedntdError, match="neither the coordinator nor a site has samples to test on"):
+        play(TABLE, tmp_path / "run", None)
+
+
+def test_two_that_claim_one_number(tmp_path: Path):
+    """The second must wait while the first answers."""
+    nodes = [{}, {}, {}, {"partition-id": 1, "name": "impostor", "fault": "nan"}]
+    play(TABLE, tmp_path / "run", held_out(from_table(TABLE)), nodes)
+    assert "impostor" not in (tmp_path / "run/sites.jsonl").read_text()
+    assert all(line.count('"used"') == 1 for line in (tmp_path / "run/sites.jsonl").read_text().splitlines())
+
+
+def test_no_pickle_and_no_state_on_the_wire(tmp_path: Path):
+    """What is sent: names and arrays of the method's own upload, and numbers; c_i of SCAFFOLD never."""
+    table = {**TABLE, "algorithm": {"name": "scaffold"}}
+    grid = play(table, tmp_path / "run", held_out(from_table(table)))
+    for message in grid.sent:
+        assert set(message.content) <= {"weights", "shared", "what"}
+    assert {name.split("/")[0] for reply in grid.answered for name in reply.content.array_records.get("up", {})} == {
+        "delta",
+        "delta_c",
+    }
+    assert {key for reply in grid.answered for key in reply.content} == {"who", "up", "report"}
