@@ -10,15 +10,10 @@ from torch import nn
 
 from fedntd import Config, Dataset, Out, Taps, from_tensors
 from fedntd.config import from_table
+from points import CHEAP
 
 settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("fedntd")
-
-# Other settings than the defaults of methods whose server makes thousands of steps a round.
-CHEAP = {
-    "feddf": {"steps": 4, "lr": 0.02, "batch_size": 16},
-    "fedbe": {"epochs": 2, "batch_size": 16, "swa_start": 2, "swa_every": 1},
-}
 
 
 class TinyNet(nn.Module):

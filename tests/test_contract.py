@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from conftest import CHEAP
 from fedntd import (
     ALGORITHMS,
     Batch,
@@ -31,7 +30,7 @@ from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config import Optimiser
 from fedntd.data.device import DevicePart
 from fedntd.local import train_client
-from points import unlabelled_points
+from points import CHEAP, unlabelled_points
 
 # The settings at which a method is FedAvg.
 SWITCHED_OFF: dict[str, dict[str, float]] = {

@@ -1,8 +1,8 @@
 """The whole cohort in one step: weights, momentum and state of all clients are stacked and trained together.
 
 One step of one client is `local_step`, the very function that the loop calls; here it is vectorised over clients. On
-a GPU it is traced once for each number of clients, compiled, and captured as a CUDA graph, whose replays are all that
-the host does in a round: images, plans, weights and counts stay on the device.
+a GPU it is traced, compiled (tracing.py), and captured as a CUDA graph for each number of clients; replaying those is
+all that the host does in a round: images, plans, weights and counts stay on the device.
 
 Clients of different sizes need different numbers of steps. The cohort is sorted by them, and each step trains only the
 prefix that is still busy, rounded up to one of a few sizes; a client without a batch keeps its weights. A short batch
@@ -160,9 +160,7 @@ class Vectorised:
 
     def buffers_for(self, clients: int, like: Context) -> Buffers:
         if clients not in self.buffers:
-            w = tree.map(
-                lambda leaf: torch.empty_like(leaf).expand(clients, *leaf.shape[self.several_runs :]).clone(), like.w_g
-            )
+            w = tree.map(lambda leaf: leaf.new_empty(clients, *leaf.shape[self.several_runs :]), like.w_g)
             ctx = like._replace(**tree.map(torch.clone, tensors_of(like)))
             self.buffers[clients] = Buffers(w, tree.zeros_like(w), ctx.class_counts().new_zeros(clients), ctx)
         return self.buffers[clients]
