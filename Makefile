@@ -21,10 +21,9 @@ test: $(VENV)/test
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto
 
 test-flower: $(VENV)/test
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower-simulation]'
 	$(BIN)/pytest tests/flower src/fedntd/flower
 
 format: $(VENV)/test
@@ -38,7 +37,7 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,flower]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test,flower-simulation]'
 	@touch $@ $(VENV)/core
 
 clean:
