@@ -74,6 +74,7 @@ def test_pytorch_form_on_random_shapes(shape: tuple, seed: int):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not on this platform")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here the kernels are tested as they are")
 def test_triton_kernels_in_the_interpreter():
     """In a process of its own, since the interpreter is chosen when Triton is imported.
 

@@ -205,7 +205,9 @@ def on_gpu(engine: str, precision: str, **sections: object) -> Federation:
     return run
 
 
+# torch.compile uses what torch itself warns of
 @ON_GPU
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_float32_on_a_gpu_is_within_1e4_of_the_loop():
     loop, together = on_gpu("sequential", "fp32"), on_gpu("vectorised", "fp32")
     for name, leaf in loop.state.w.items():
@@ -215,6 +217,7 @@ def test_float32_on_a_gpu_is_within_1e4_of_the_loop():
 
 
 @ON_GPU
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_repeats_on_a_gpu_are_bit_identical(precision: str):
     first, again = on_gpu("vectorised", precision), on_gpu("vectorised", precision)

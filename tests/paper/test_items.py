@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedntd import ALGORITHMS, read_run
+from fedntd import read_run
 from fedntd.cli import main
 from fedntd.config import identity
 from fedntd.paper import published
@@ -26,7 +26,6 @@ PRINTED = {
     "fedalign": published.FEDALIGN,
     "mse": published.MSE,
 }
-WAITS = [] if "fedalign" in ALGORITHMS else ["fedalign"]  # for its method to be registered
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -39,7 +38,7 @@ def test_settings_are_valid(name: str):
         assert all(config.data.name.endswith(":images") == setting.small for config in configs)
 
 
-@pytest.mark.parametrize("name", [name for name in PRINTED if name not in WAITS])
+@pytest.mark.parametrize("name", PRINTED)
 def test_every_printed_cell_has_a_run(name: str):
     assert set(PRINTED[name]) <= set(find(name).runs)
 
@@ -88,7 +87,7 @@ SOME = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in SOME if name not in WAITS])
+@pytest.mark.parametrize("name", SOME)
 def test_rehearsal(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Some cells for one round; every number in the item's files is that of a run folder."""
     monkeypatch.chdir(tmp_path)

@@ -139,7 +139,7 @@ def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
     plan = local_plan(
         *(config.seed, round, client, federation.parts[client]),
         *(settings.local_epochs, settings.batch_size, dataset.augment, dataset.shape),
-        **{name: getattr(settings, name) for name in ("drop_last",) if hasattr(settings, name)},
+        settings.drop_last,
     )
     lr = torch.tensor(learning_rate(config.optimiser, round), dtype=federation.storage, device=federation.device)
     algorithm = federation.algorithm
