@@ -24,7 +24,7 @@ test: $(VENV)/test
 	$(BIN)/pytest --numprocesses auto
 
 test-flower: $(VENV)/test
-	$(BIN)/pytest tests/flower src/fedntd/flower
+	$(BIN)/pytest tests/flower src/fedntd/flower $(FLOWER_TESTS)
 
 format: $(VENV)/test
 	$(BIN)/ruff format

@@ -23,15 +23,18 @@ def measured(record: Record) -> dict:
 
 def assert_like_alone(
     configs: list[Config], dataset: Dataset, net: Net, outcomes: list[tuple[int, Record | FedntdError]]
-) -> None:
-    for i, config in enumerate(configs):
+) -> list[Federation]:
+    """The runs alone, after their records were compared."""
+    runs = [Federation(config, dataset, net()) for config in configs]
+    for i, run in enumerate(runs):
         records = [outcome for j, outcome in outcomes if j == i]
-        alone = list(federate(config, dataset, net()))
-        assert len(records) == len(alone) == config.federation.rounds
+        alone = list(run)
+        assert len(records) == len(alone) == run.rounds
         for a, b in zip(alone, records, strict=True):
             assert isinstance(b, Record)
             for key, value in measured(a).items():
                 assert measured(b)[key] == pytest.approx(value, abs=1e-9), (i, key)
+    return runs
 
 
 @pytest.mark.parametrize(
@@ -57,11 +60,9 @@ def test_runs_of_one_shape_are_as_they_are_alone(
     ]
     assert len({shape(config) for config in configs}) == 1
     outs = [tmp_path / str(i) for i in range(3)]
-    assert_like_alone(configs, blobs, tiny_net, list(federate_together(configs, outs, dataset=blobs, model=tiny_net())))
-    for config, out in zip(configs, outs, strict=True):
+    together = list(federate_together(configs, outs, dataset=blobs, model=tiny_net()))
+    for alone, out in zip(assert_like_alone(configs, blobs, tiny_net, together), outs, strict=True):
         assert read_run(out).status == "finished"
-        alone = Federation(config, blobs, tiny_net())
-        list(alone)
         w = load_checkpoint(out / "checkpoint.safetensors", torch.device("cpu")).w
         for key, leaf in alone.state.w.items():
             torch.testing.assert_close(w[key], leaf, rtol=0, atol=1e-12)

@@ -134,7 +134,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
         return call
 
-    settings = {"ratio": 1.0, "rounds": 2, "local_epochs": 1}
+    settings = {"ratio": 1.0, "rounds": 1, "local_epochs": 1}
     partition = {"name": "lda", "alpha": 0.3, "min_size": 1}
     config = make_config(engine="vectorised", algorithm={"name": name}, partition=partition, federation=settings)
     plain = Federation(config, blobs, tiny_net())

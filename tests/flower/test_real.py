@@ -55,7 +55,10 @@ def site_lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "sites.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedntd", "scaffold", "moon", "fedcurv"])
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in ("fedavg", "scaffold", "moon", "fedcurv")]
+
+
+@pytest.mark.parametrize("name", ["fedntd", *OTHERS])
 def test_the_same_weights_as_in_simulation(three: RealFederation, name: str):
     app = three.app(f"with-{name}", {"algorithm": {"name": name}})
     three.run(app).wait_for("finished; read it with")
@@ -94,6 +97,7 @@ def test_a_killed_coordinator_and_a_killed_site_go_on_where_they_were(three: Rea
     assert len(json.loads((folder / "environment.json").read_text())) == 2  # it was started twice
 
 
+@pytest.mark.long
 def test_bad_updates_and_a_killed_site_do_not_stop_the_others(three: RealFederation, monkeypatch: pytest.MonkeyPatch):
     faults = {3: "slow", 4: "nan", 5: "shape", 6: "missing", 7: "samples"}
     for k, fault in faults.items():
