@@ -1,7 +1,7 @@
 # On a fresh machine with Python 3.11+, git and make:
 #   make run    train FedAvg and FedNTD on images inside the package, compare them, write a report
 #   make test   formatting, lint, types and tests
-#   make test-flower   the tests of real federations, with Flower's processes: some minutes
+#   make test-flower   the tests of real federations, with Flower's processes: ten minutes
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
