@@ -65,7 +65,7 @@ def measure(group: Sequence[Job]) -> tuple[float, float, int]:
     last = max(arrived)
     pace = (arrived[last] - arrived[1]) / (last - 1) / len(tried) if last > 1 else arrived[1] - started
     memory = torch.cuda.max_memory_allocated(device) if on_gpu else process_memory()
-    return arrived[1] - started - pace * len(tried), pace, memory
+    return max(0.0, arrived[1] - started - pace * len(tried)), pace, memory
 
 
 def process_memory() -> int:
