@@ -19,7 +19,9 @@ from fedntd.tree import Tree, Weights
 class FedAvg:
     """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
 
-    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary` where the federation has one; no hyper-parameter
+    # what the federation tells a method besides its hyper-parameters
+    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary`, where it has one
+    ratio: ClassVar[float] = 1.0  # of all clients that take part in a round
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The same method with other hyper-parameters, unchecked: tensors where several runs are trained together."""
