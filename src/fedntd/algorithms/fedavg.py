@@ -82,6 +82,5 @@ class FedAvg:
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """New global weights and server state, from the uploads stacked [client, ...] and the clients' weights `p`.
 
-        `w_g` are the weights before `send`; `p` sums to 1, and `fraction * p` are shares of the whole federation.
-        """
+        `w_g` are the weights before `send`; `p` sums to 1, and `fraction * p` are shares of the whole federation."""
         return tree.add(w_g, tree.weighted_mean(up["delta"], p)), {}
