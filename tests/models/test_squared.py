@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedntd import Batch, Model, Out
+from fedntd import Batch, Model, Out, kernels
 from fedntd.models.cnn import CNN
 from fedntd.models.squared import OtherUse, mean_squared_gradient, with_products
 
@@ -163,6 +163,24 @@ def test_of_many_clients_at_once(name: str):
     for k in range(2):
         assert_same({key: leaf[k] for key, leaf in together.items()}, one_by_one(model, ws[k], batches[k]))
     assert all(leaf[2].isnan().all() for leaf in together.values())
+
+
+def test_through_the_convolutions_of_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    """The paper's network with the operators that it uses on a GPU, each sample of each client a group of its own."""
+    monkeypatch.setattr("fedntd.models.cnn.conv_pool_relu", lambda x, c: kernels.conv_pool_relu(x, c.weight, c.bias))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Model(CNN((1, 8, 8), 3), "fp64")
+    w = model.weights()
+    draws = torch.randn(2, 4, 1, 8, 8, dtype=F64, generator=torch.Generator().manual_seed(0))
+    batches = [Batch(x, torch.arange(4) % 3) for x in draws]
+    ws = [{key: leaf * (1 + k) for key, leaf in w.items()} for k in range(2)]
+    stacked = {key: torch.stack([w[key] for w in ws]) for key in w}
+    x, y = torch.stack([batch.x for batch in batches]), torch.stack([batch.y for batch in batches])
+    loss = log_loss(model)
+    together = vmap(lambda w, x, y: mean_squared_gradient(loss, w, Batch(x, y)))(stacked, x, y)
+    for k in range(2):
+        assert_same({key: leaf[k] for key, leaf in together.items()}, one_by_one(model, ws[k], batches[k]))
 
 
 class Largest(TorchDispatchMode):
