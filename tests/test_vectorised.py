@@ -86,7 +86,10 @@ def images(channels: int = 1, size: int = 8) -> Dataset:
     return from_tensors("images", part, part, augment=Augment(pad=2, flip=True, cutout=4))
 
 
-@pytest.mark.parametrize(("model", "algorithm"), [("cnn", "fedntd"), ("resnet10", "fedntd"), ("resnet56", "fedalign")])
+@pytest.mark.parametrize(
+    ("model", "algorithm"),
+    [("cnn", "fedntd"), ("cnn", "fedcurv"), ("resnet10", "fedntd"), ("resnet56", "fedalign")],
+)
 def test_the_papers_networks_on_augmented_images(model: str, algorithm: str):
     """Max-pooling, ReLU and a masked BatchNorm, a narrow last stage, with the same crops, flips and holes."""
 

@@ -218,7 +218,7 @@ def call(section: str, choice: Choice, **supplied: Any) -> Any:
 
 def make_algorithm(config: "Config") -> FedAvg:
     """The method that the sections `algorithm` and `server` name together."""
-    algorithm: FedAvg = call("algorithm", config.algorithm)
+    algorithm: FedAvg = call("algorithm", config.algorithm).with_values({"ratio": config.federation.ratio})
     if config.server.name == "none":
         return algorithm
     try:
