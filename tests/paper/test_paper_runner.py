@@ -1,5 +1,9 @@
 """What is missing, going on after an interrupt, measuring once: on real, tiny runs."""
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +14,8 @@ import pytest
 from fedntd import FedntdError, Record, read_run
 from fedntd.config import identity
 from fedntd.paper.item import Item, Results, Setting, table
-from fedntd.paper.ledger import read_store, record
+from fedntd.paper.items import find
+from fedntd.paper.ledger import find_runs, read_store, record
 from fedntd.paper.runner import Workshop, choose, wanted
 
 ITEM = Item(
@@ -59,6 +64,44 @@ def test_interrupted_and_gone_on_with(tmp_path: Path):
     list(workshop(tmp_path / "b").train(configs))
     for folder in (tmp_path / "a" / "runs").iterdir():
         ours, other = (read_run(path).records for path in (folder, tmp_path / "b" / "runs" / folder.name))
+        assert [replace(r, seconds=0) for r in ours] == [replace(r, seconds=0) for r in other]
+
+
+def test_killed_in_the_middle_of_a_group(tmp_path: Path):
+    """A real process: what is finished is recorded, the rest goes on."""
+    out, ledger = tmp_path / "out", tmp_path / "ledger"
+    cells = ["FedAvg", "MSE β=0.001", "MSE β=0.1"]
+    quick = ["federation.rounds=10", "federation.ratio=0.05", "engine=vectorised", "checkpoint_seconds=0"]
+    options = ["--small", "--out", str(out), "--ledger", str(ledger)]
+    command = [sys.executable, "-c", "from fedntd.cli import main; main()", "paper", "mse", *options]
+    command += [part for cell in cells for part in ("--cells", cell)]
+    command += [part for setting in quick for part in ("--set", setting)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None:
+            files = list(out.glob("runs/*fedntd-mse*/checkpoint.safetensors"))
+            if len(files) == 2:
+                break
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+
+    setting = Setting(small=True, settings=tuple(quick))
+    assert [path.name.split("-")[3] for path in find_runs(out)] == ["fedavg"]
+    record(find_runs(out), ledger)
+    shop = workshop(out, ledger)
+    missing = shop.missing(find("mse"), setting, cells)
+    assert [config.algorithm.options["beta"] for config in missing] == [0.001, 0.1]
+    rounds = [round_of(event) for _, event in shop.train(missing)]
+    assert 1 not in rounds  # nobody starts again
+    assert rounds[-2:] == [10, 10]
+
+    # as if nothing had happened
+    list(workshop(tmp_path / "whole").train(missing))
+    for folder in (tmp_path / "whole" / "runs").iterdir():
+        ours, other = (read_run(path).records for path in (out / "runs" / folder.name, folder))
         assert [replace(r, seconds=0) for r in ours] == [replace(r, seconds=0) for r in other]
 
 

@@ -22,10 +22,10 @@ from fedntd.federation import Diverged
 from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.ledger import distinct, find_runs, put, read_store, record
-from fedntd.paper.runner import Workshop, wanted
+from fedntd.paper.runner import Workshop, describe, groups, wanted
 from fedntd.paper.tables import Table, aside
 from fedntd.record import read_json
-from fedntd.report.summary import duration, thing
+from fedntd.report.summary import duration
 
 LEDGER = Path("docs/results/ledger")
 
@@ -74,7 +74,8 @@ def list_items(
     ledger: Ledger = LEDGER,
     as_json: AsJson = False,
 ) -> None:
-    """List the items: how many runs each needs, how many are done, and about how long the others take here.
+    """List the items: how many runs each needs, how many are done, in how many groups the others are trained, and about
+    how long they take here.
 
     The time is that of one run after the other, from a measurement that is made once and kept in --out.
 
@@ -91,18 +92,22 @@ def list_items(
         missing = distinct(shop.missing(item, setting))
         seconds = sum(estimate(missing, shop.out))
         row = {"name": name, "title": item.title, "paper": item.paper, "runs": len(runs)}
-        rows.append({**row, "done": len(runs) - len(missing), "seconds": seconds})
+        rows.append({**row, "done": len(runs) - len(missing), "groups": len(groups(missing)), "seconds": seconds})
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     table = Grid("item", "what it shows", box=SIMPLE_HEAD)
-    for title in ("runs", "done", "time left"):
+    for title in ("runs", "done", "groups left", "time left"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         left = "–" if row["done"] == row["runs"] else duration(row["seconds"])
-        table.add_row(row["name"], row["title"], str(row["runs"] or "–"), str(row["done"] or "–"), left)
+        counts = (str(row[key] or "–") for key in ("runs", "done", "groups"))
+        table.add_row(row["name"], row["title"], *counts, left)
     stdout.print(table)
-    stdout.print("Items share runs, and runs of one shape are trained together on a GPU: all take less than the sum.")
+    stdout.print(
+        "Items share runs, and the runs of a group are trained in one step on a GPU, which is compiled once: all take "
+        "less than the sum."
+    )
 
 
 # --- making items -----------------------------------------------------------------------------------------------
@@ -175,8 +180,7 @@ def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
                 if ending:
                     ended += 1
                     bar.update(task, description=f"{ended} of {len(configs)} runs")
-                    where = f"{thing(config.data.name)}, {config.partition.name}"
-                    what = f"{config.algorithm.name} on {where}, seed {config.seed}"
+                    what = describe(config, configs)
                     stderr.print(f"[{ended} of {len(configs)}] {what}: {ending}", markup=False, soft_wrap=True)
     return problems
 

@@ -12,8 +12,9 @@ NAMES = {"τ": "tau", "β": "beta"}
 
 
 def render(results: Results) -> list[Plot]:
-    if not any(results.finished(*cell) for cell in results):
-        return []
+    swept = [[v for v in values if results.finished(row, column(s, v))] for row in ROWS for s, values in SWEEPS.items()]
+    if max(map(len, swept)) < 2:
+        return []  # a line has two points
     figure, axes = panels(1, 4, 10.4, 2.8)
     rule = results.setting.rule
     figures = {"accuracy": "test accuracy (%)", "forgetting": "forgetting $F$"}

@@ -1,6 +1,6 @@
 """From an item to its page: what is missing is trained, what is not in the records is measured, all is drawn."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import Config, identity
+from fedntd.config import HOW, Config, flat, from_table, identity
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Store, compact, distinct, file_name, put
 from fedntd.record import Record, read_json
+from fedntd.report.summary import show, thing
 from fedntd.together import federate_together, shape
 
 
@@ -48,6 +49,46 @@ def choose(item: Item, names: Sequence[str]) -> list[Cell]:
     return [cell for cell in item.runs if cell in chosen]
 
 
+def groups(configs: Iterable[Config]) -> list[list[Config]]:
+    """Runs that are trained in one step on a GPU, where each group is compiled once."""
+    alike: dict[str, list[Config]] = {}
+    for config in configs:
+        alike.setdefault(shape(config), []).append(config)
+    return list(alike.values())
+
+
+def describe(config: Config, among: Sequence[Config]) -> str:
+    """A run among those of a command: "fedntd beta=0.3 on cifar10, lda alpha=0.1, lr=0.003, seed 1".
+
+    Hyper-parameters are told where they are not the method's own defaults or its runs differ in them, other settings
+    where the runs on that dataset differ in them.
+    """
+
+    def differs(key: str, peers: Sequence[Config]) -> bool:
+        return len({repr(flat(peer).get(key)) for peer in peers}) > 1
+
+    method, dealt = config.algorithm, config.partition
+    alike = [peer for peer in among if peer.algorithm.name == method.name]
+    usual = from_table({"algorithm": {"name": method.name}}).algorithm.options
+    tuned = {k: v for k, v in method.options.items() if v != usual.get(k) or differs(f"algorithm.{k}", alike)}
+    split = {k: v for k, v in dealt.options.items() if k != "min_size"}
+    beside = [peer for peer in among if peer.data.name == config.data.name]
+    left_out = ("seed", "data.name", "measure.local_every", *HOW)
+    others = {
+        key.split(".")[-1] if key != "model.name" else "model": thing(value) if isinstance(value, str) else value
+        for key, value in flat(config).items()
+        if not key.startswith(("algorithm.", "partition.")) and key not in left_out and differs(key, beside)
+    }
+
+    def words(name: str, options: Mapping[str, Any]) -> str:
+        return " ".join([thing(name), *(f"{key}={show(value)}" for key, value in options.items())])
+
+    where = ", ".join(
+        [thing(config.data.name), words(dealt.name, split), *(f"{k}={show(v)}" for k, v in others.items())]
+    )
+    return f"{words(method.name, tuned)} on {where}, seed {config.seed}"
+
+
 class Workshop:
     """The folder in which items are made: runs/, measured/, and a folder for each item with what was drawn."""
 
@@ -69,12 +110,10 @@ class Workshop:
 
     def train(self, configs: Sequence[Config]) -> Generator[tuple[Config, Record | FedntdError]]:
         """Train runs of one shape together, one shape after the other; what an earlier command began is resumed."""
-        groups: dict[Any, list[Config]] = {}
-        for config in distinct(configs):
-            groups.setdefault(shape(config), []).append(config)
-        for group in groups.values():
+        for group in groups(distinct(configs)):
             outs = [self.out / "runs" / file_name(config) for config in group]
-            with closing(federate_together(group, outs, resume=True)) as events:
+            # no item measures what clients keep, and of many runs it would fill the disk
+            with closing(federate_together(group, outs, resume=True, keep_clients=False)) as events:
                 for i, event in events:
                     yield group[i], event
 

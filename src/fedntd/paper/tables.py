@@ -20,7 +20,7 @@ class Figures:
     values: Sequence[float] = ()
     seconds: Sequence[float] = ()  # the second figure, F
     failed: int = 0  # runs
-    wanted: int = 1  # runs
+    wanted: int = 1  # runs; 0: a cell of the paper that cannot be made here
     published: Published | None = None
 
     @property
@@ -65,7 +65,7 @@ class Table:
     @property
     def done(self) -> tuple[int, int]:
         """Cells with all of their runs, of how many."""
-        figures = [cell for cell in self.cells.values() if isinstance(cell, Figures)]
+        figures = [cell for cell in self.cells.values() if isinstance(cell, Figures) and cell.wanted]
         return sum(cell.done >= cell.wanted for cell in figures), len(figures)
 
     @property
@@ -145,10 +145,14 @@ class Table:
 
 
 def accuracy_cells(
-    results: Results, published: Mapping[Cell, Published], cells: Sequence[Cell] | None = None
+    results: Results,
+    published: Mapping[Cell, Published],
+    cells: Sequence[Cell] | None = None,
+    rule: str = "",
 ) -> dict[Cell, Figures]:
-    """Accuracy in percent by the protocol's rule, with F, of all cells of an item or of some."""
-    wanted, rule = results.item.wanted_seeds(results.setting), results.setting.rule
+    """Accuracy in percent by a rule (the protocol's, unless told otherwise), with F, of all cells of an item or of
+    some."""
+    wanted, rule = results.item.wanted_seeds(results.setting), rule or results.setting.rule
     return {
         cell: Figures(
             values=[100 * result.accuracies[rule] for result in results.finished(*cell)],
