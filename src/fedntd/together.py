@@ -78,11 +78,13 @@ def federate_together(
     order = sorted(range(len(configs)), key=lambda i: (shape(configs[i]), i))
     for _, alike in groupby(order, key=lambda i: shape(configs[i])):
         members = list(alike)
-        for group in [members] if in_one_step(configs[members[0]]) else [[i] for i in members]:
+        at_once = in_one_step(configs[members[0]])
+        for group in [members] if at_once else [[i] for i in members]:
             there = {i: resume and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
             mine, folders = {i: configs[i] for i in group}, {i: outs[i] for i in group}
             yield from train(mine, folders, there, dataset, model, auxiliary, keep_clients)
-            gc.collect()  # the engine is part of a cycle, and holds the memory of the device
+            if at_once:
+                gc.collect()  # its engine is part of a cycle, and holds the memory that the next group needs
             if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()
 

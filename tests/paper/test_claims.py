@@ -59,7 +59,7 @@ def test_the_papers_own_table_1():
     assert everything.numbers.count("first SCAFFOLD") == 4
     assert "CIFAR-10 s=5: place 2 (first SCAFFOLD)" in everything.numbers
     assert (everything.good, everything.measured, everything.cases) == (10, 14, 14)
-    assert everything.count == "true of 10 of 14 cases"
+    assert everything.tally == "true of 10 of 14 cases"
     assert verdict("best mostly", of).words == "holds"  # by the same figures
     assert verdict("others fall below", of).words == "holds"
     assert "SCAFFOLD: below on 4 of 14" in verdict("others fall below", of).numbers
@@ -96,12 +96,12 @@ def test_a_claim_about_all_needs_only_one_exception():
 
     of = evidence(fill(find("table1"), figures))
     found = verdict("above FedAvg", of)
-    assert (found.words, found.count) == ("does not hold", "true of 11 of 12 cases, 2 open")
+    assert (found.words, found.tally) == ("does not hold", "true of 11 of 12 cases, 2 open")
     assert "MNIST s=2: -10.0" in found.numbers
     better = evidence(fill(find("table1"), lambda m, c: None if "CINIC" in c else 60.0 if m == "FedNTD" else 50.0))
     assert verdict("above FedAvg", better).words == "holds so far"
     assert verdict("best mostly", better).words == "holds so far"
-    assert verdict("best mostly", better).count == "true of 12 of 12 cases, 2 open"
+    assert verdict("best mostly", better).tally == "true of 12 of 12 cases, 2 open"
     assert verdict("others fall below", better).words == "does not hold"  # all are as good as FedAvg
     assert verdict("forgetting grows", better).words == "holds"  # F is level everywhere
 

@@ -91,8 +91,8 @@ class TestConsistency:
             (image,) = ax.images
             np.testing.assert_allclose(np.asarray(image.get_array())[:, -1], 40)  # %, [class, round]
             assert image.get_clim() == (0, 100)
-        assert ys(lines(similarity, "IID server")[0])[1:] == pytest.approx([1] * 5)
-        assert ys(lines(similarity, "NIID server (α=0.1)")[0])[1:] == pytest.approx([0.7] * 5)
+        assert ys(lines(similarity, "IID")[0])[1:] == pytest.approx([1] * 5)
+        assert ys(lines(similarity, "NIID (α=0.1)")[0])[1:] == pytest.approx([0.7] * 5)
         assert ys(lines(against, "CIFAR-10")[0]) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
         assert [text.get_text() for text in against.get_xticklabels()] == ["IID", "0.5", "0.3", "0.1", "0.05"]
         assert len(ys(lines(against, "CIFAR-100")[0])) == 0

@@ -11,6 +11,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
@@ -145,9 +146,7 @@ def make(
         if len(items) == 1:
             for drawn in draw(results):
                 if isinstance(drawn, Table):
-                    wide = terminal_table(drawn)
-                    fits = Console(width=10_000).measure(wide).maximum <= stdout.width
-                    stdout.print(wide if fits else terminal_list(drawn))
+                    print_table(drawn)
     page = write_page(shop.out, setting.small)
     stdout.print(f"page: {escape(str(page.resolve()))}", soft_wrap=True)
     for problem, count in problems.items():
@@ -185,8 +184,23 @@ def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
     return problems
 
 
+def print_table(table: Table) -> None:
+    """What is measured of it; as a list, if it is too wide."""
+    stdout.print(Text(table.title, style="bold"))
+    if table.is_open:
+        stdout.print("  nothing has been measured yet\n")
+        return
+    part = table.measured_part()
+    wide = terminal_table(part)
+    fits = Console(width=10_000).measure(wide).maximum <= stdout.width
+    stdout.print(wide if fits else terminal_list(part))
+    left_out = table.left_out_of(part)
+    if left_out:
+        stdout.print(Padding(Text(left_out, style="dim"), (0, 0, 1, 2)))
+
+
 def terminal_table(table: Table) -> Grid:
-    grid = Grid(box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", leading=1)
+    grid = Grid(box=SIMPLE_HEAD, leading=1)
     grid.add_column(table.corner)
     for column in table.columns:
         grid.add_column(column, justify="right")
@@ -209,25 +223,22 @@ def terminal_table(table: Table) -> Grid:
 
 def terminal_list(table: Table) -> Grid:
     """A line for each cell, where the table would be too wide."""
-    grid = Grid(table.corner, "", box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold")
+    grid = Grid(box=SIMPLE_HEAD)
+    for heading in (table.corner, ""):
+        grid.add_column(heading, no_wrap=True, overflow="fold")
     for heading in ("measured", "paper", "difference"):
-        grid.add_column(heading, justify="right", no_wrap=True)
-    hidden = 0
+        grid.add_column(heading, justify="right")
     for row in table.rows:
         for column in table.columns:
             cell = table.cell(row, column)
             if isinstance(cell, str):
                 grid.add_row(row, column, cell, "", "")
                 continue
-            if not cell.done:
-                hidden += 1
-                continue
             style = "bold" if table.is_best(row, column) else ""
             parts = (table.measured(cell), table.beside(cell), table.arrow(row, column), table.notes(cell))
             measured = Text(" ".join(filter(None, parts)), style=style)
             grid.add_row(row, column, measured, table.printed(cell), table.difference(cell))
         grid.add_section()
-    grid.caption = f"{hidden} cells are open" if hidden else None
     return grid
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedntd.paper.fig_common import GREEN, RED, panels, rehearse
+from fedntd.paper.fig_common import GREEN, RED, panels
 from fedntd.paper.item import Item, Plot, Results, table
 
 TAUS, BETAS = (0.1, 0.5, 1.0, 2.0, 5.0), (0.1, 0.3, 0.5, 1.0, 2.0, 3.0)
@@ -59,5 +59,4 @@ ITEM = Item(
     },
     render=render,
     seeds=1,
-    small=rehearse(3),
 )

@@ -1,6 +1,6 @@
 """Local training, personalised and global accuracy of all methods."""
 
-from fedntd.paper.fig_common import COLOURS, panels, rehearse, rounds_axis
+from fedntd.paper.fig_common import COLOURS, panels, rounds_axis
 from fedntd.paper.item import Item, Plot, Results
 from fedntd.paper.item import table as settings
 from fedntd.paper.methods import METHODS, method_rows
@@ -54,5 +54,4 @@ ITEM = Item(
     ),
     render=render,
     seeds=1,
-    small=rehearse(3),
 )

@@ -1,7 +1,7 @@
 """Which learning rate and rule of reporting do the printed figures come from? The paper says 0.1 and 0.01."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -90,11 +90,11 @@ def told_cells(cells: list[Cell]) -> str:
 # --- what is shown ----------------------------------------------------------------------------------------------
 
 
-def render(results: Results) -> list[Table | Plot]:
+def render(results: Results) -> Sequence[Table | Plot]:
     found = fit(results)
     comparable = found.cells and len(found.rates) > 1
     rule = found.closest()[0] if comparable else results.setting.rule
-    shown = [accuracies(results, rule)]
+    shown: list[Table | Plot] = [accuracies(results, rule)]
     if len(found.rates) > 1:
         shown = [against_print(results, found.rates, rule), *shown]
     return [distances(found), distance_curves(found), *shown] if comparable else shown
@@ -162,10 +162,14 @@ def against_print(results: Results, rates: list[float], rule: str) -> Plot:
     flat[0].set_ylim(bottom=0)
     for line in axes:
         line[0].set_ylabel("accuracy (%)")
+    looks: dict[str, Any] = {
+        "measured": {"marker": "o", "markersize": 4},
+        "printed": {"linestyle": (0, (2, 1.5))},
+    }
     keys = [
-        Line2D([], [], color=COLOURS[method], marker=marker, markersize=4, linestyle=style, label=f"{method}, {words}")
+        Line2D([], [], color=COLOURS[method], label=f"{method}, {words}", **look)
         for method in METHODS
-        for words, style, marker in (("measured", "solid", "o"), ("printed", (0, (2, 1.5)), ""))
+        for words, look in looks.items()
     ]
     figure.legend(handles=keys, loc="outside upper center", ncols=2 if columns < 3 else 4)
     caption = (

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from fedntd.config import identity
@@ -13,7 +12,7 @@ from fedntd.paper.items import ITEMS, find
 from fedntd.paper.ledger import Result, Store, put, read_results
 from fedntd.paper.render import draw, progress
 from fedntd.paper.runner import Workshop
-from fedntd.paper.tables import Figures, Table, to_markdown
+from fedntd.paper.tables import Table, to_markdown
 from fedntd.report.figures import save_figure
 
 HEAD = """# Results on the real data
@@ -44,17 +43,17 @@ def results_page(ledger: Path) -> tuple[str, dict[str, Plot]]:
     recorded = read_results(ledger)
     shop = Workshop(ledger, Store(recorded), ledger)
     parts, plots = [HEAD, what_there_is(recorded)], {}
+    either = [name for name in ITEMS if of_either_protocol(find(name))]
     for protocol, rule in RULES.items():
         results = {name: shop.results(find(name), Setting(protocol=protocol)) for name in ITEMS}
-        own = {name: of for name, of in results.items() if not of_either_protocol(of.item)}
+        own = {name: of for name, of in results.items() if name not in either}
         if any(any(of.values()) or of.measured for of in own.values()):
             heading = [f"## Protocol `{protocol}`", "", f"An accuracy in a table is {REPORTED[rule]}.", ""]
             text, shown = items_part(own, protocol)
             parts.append("\n".join([*heading, *claims_part(Evidence(results.__getitem__, rule)), *text]))
             plots |= shown
     if recorded:
-        either = {name: shop.results(item, Setting()) for name in ITEMS if of_either_protocol(item := find(name))}
-        text, shown = items_part(either)
+        text, shown = items_part({name: shop.results(find(name), Setting()) for name in either})
         parts.append("\n".join(["## Under either protocol", "", "Items whose learning rate is their own.", "", *text]))
         plots |= shown
     return "\n".join(parts), plots
@@ -95,7 +94,7 @@ def claims_part(of: Evidence) -> list[str]:
     for name, claim in CLAIMS.items():
         verdict = verdicts[name]
         if verdict.holds is not None:
-            words = ": ".join(filter(None, [f"**{verdict.words}**", verdict.count]))
+            words = ": ".join(filter(None, [f"**{verdict.words}**", verdict.tally]))
             numbers = re.sub(r"(?<!\w)-(?=\d)", "−", verdict.numbers)
             lines.append(f"| {claim.text} ({claim.where}) | {words} | {numbers} |")
     waiting = [claim for name, claim in CLAIMS.items() if verdicts[name].holds is None]
@@ -133,25 +132,11 @@ def items_part(results: Mapping[str, Results], ending: str = "") -> tuple[list[s
 
 
 def table_lines(table: Table, above: str) -> list[str]:
-    """The rows and columns in which something is measured, and the names of the others."""
-
-    def is_there(row: str, column: str) -> bool:
-        cell = table.cell(row, column)
-        return bool(cell.done if isinstance(cell, Figures) else cell)
-
-    rows = [row for row in table.rows if any(is_there(row, column) for column in table.columns)]
-    columns = [column for column in table.columns if any(is_there(row, column) for row in table.rows)]
-    done, cells = table.done
-    title = [] if table.title == above else [f"**{table.title}.**"]
-    counted = [f"{done} of {cells} cells are measured."] if cells else []
-    missing = still_open("rows", table.rows, rows) + still_open("columns", table.columns, columns)
-    part = to_markdown(replace(table, rows=rows, columns=columns)).rstrip()
-    return [" ".join([*title, table.caption, *counted, *missing]), "", part]
-
-
-def still_open(kind: str, every: Sequence[str], shown: Sequence[str]) -> list[str]:
-    left_out = [name for name in every if name not in shown]
-    return [f"Open {kind}: {', '.join(left_out)}."] if left_out else []
+    part, (done, cells) = table.measured_part(), table.done
+    title = "" if table.title == above else f"**{table.title}.**"
+    counted = f"{done} of {cells} cells are measured." if cells else ""
+    told = " ".join(filter(None, [title, table.caption, counted, table.left_out_of(part)]))
+    return [told, "", to_markdown(part).rstrip()]
 
 
 # --- how much is done -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -72,6 +72,25 @@ class Table:
     def is_open(self) -> bool:
         """Whether there is nothing to show."""
         return not any(isinstance(cell, str) or cell.done for cell in self.cells.values())
+
+    def measured_part(self) -> "Table":
+        """The rows and columns in which something is measured."""
+
+        def is_there(row: str, column: str) -> bool:
+            cell = self.cell(row, column)
+            return bool(cell.done if isinstance(cell, Figures) else cell)
+
+        rows = [row for row in self.rows if any(is_there(row, column) for column in self.columns)]
+        columns = [column for column in self.columns if any(is_there(row, column) for row in self.rows)]
+        return replace(self, rows=rows, columns=columns)
+
+    def left_out_of(self, part: "Table") -> str:
+        """What a part of the table does not show: "Open rows: FedCurv. Open columns: E=1, E=3."."""
+        told = []
+        for kind, every, shown in (("rows", self.rows, part.rows), ("columns", self.columns, part.columns)):
+            names = [name for name in every if name not in shown]
+            told += [f"Open {kind}: {', '.join(names)}."] if names else []
+        return " ".join(told)
 
     # --- the parts of a cell, as text ---
 
@@ -242,7 +261,7 @@ def tex(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A table environment; needs the packages booktabs and amssymb."""
+    """A table environment; needs the packages booktabs, amssymb and graphicx."""
 
     def text(row: str, column: str) -> str:
         cell = table.cell(row, column)
@@ -257,18 +276,19 @@ def to_latex(table: Table) -> str:
         return rf"\shortstack{{{lines}}}" if below else first
 
     lines = [
-        "% needs \\usepackage{booktabs,amssymb}",
+        "% needs \\usepackage{booktabs,amssymb,graphicx}",
         r"\begin{table}",
         r"\centering\small",
         rf"\caption{{{tex(f'{table.title}. {table.caption}')}}}",
         rf"\label{{tab:{table.name}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",  # made smaller if it is too wide
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         r"\toprule",
         " & ".join([tex(table.corner), *(tex(column) for column in table.columns)]) + r" \\",
         r"\midrule",
         *(" & ".join([tex(row), *(text(row, column) for column in table.columns)]) + r" \\" for row in table.rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
