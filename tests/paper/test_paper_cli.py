@@ -129,6 +129,22 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "[1 of 1]" in capsys.readouterr().err  # the other one
 
 
+def test_several_items_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    trained = []
+
+    def instead(configs, *arguments, **options):
+        trained.append([config.algorithm.name for config in configs])
+        yield from ()
+
+    monkeypatch.setattr(runner, "federate_together", instead)
+    assert fedntd(monkeypatch, "paper", "make", "fig-hyper", "mse", *QUICK) == 0
+    # FedAvg once; the base values of FedNTD are those of a third cell of mse
+    assert trained == [["fedavg"] * 2, ["fedntd"] * 20, ["fedntd-mse"] * 6]
+    page = Path("out/index.html").read_text()
+    assert '<section id="mse">' in page
+    assert '<section id="fig-hyper">' in page
+
+
 def test_data_that_is_not_here_leaves_cells_open(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     arguments = ("--cells", "FedNTD/CINIC-10 s=2", "--seeds", "2", "--out", "out")
     assert fedntd(monkeypatch, "paper", "table1", *arguments) == 1
@@ -150,7 +166,9 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
     ("arguments", "sentence"),
     [
         (["table1", "--small", "--cells", "FedNDT"], "table1 has no cell 'FedNDT'; its rows are FedAvg, FedCurv"),
-        (["all", "--cells", "FedNTD"], "--cells is for a single item"),
+        (["all", "--cells", "FedNTD"], "--cells is for items by name"),
+        (["make", "table1", "msee"], "the paper has no item 'msee'; did you mean 'mse'?"),
+        (["make", "table1", "mse", "--cells", "CIFAR-10 s=2"], "mse has no cell 'CIFAR-10 s=2'; its rows are Sharding"),
         (["table1", "--protocol", "publishd"], "protocol = 'publishd' is not known; did you mean 'published'?"),
         (["table1", "--set", "sed=1"], "unknown key 'sed'; did you mean 'seed'?"),
         (["record", "nowhere"], "there is no folder nowhere"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledgers import made_up, write_ledger
 
 from fedntd import FedntdError, Record, read_run
 from fedntd.config import identity
@@ -114,6 +115,19 @@ def test_a_ledger_file_is_enough(tmp_path: Path):
     results = elsewhere.results(ITEM, SMALL)
     here = workshop(tmp_path / "a").results(ITEM, SMALL)
     assert results["FedNTD", "s=2"][0].accuracies == pytest.approx(here["FedNTD", "s=2"][0].accuracies, abs=5e-5)
+
+
+def test_another_precision_will_do_unless_one_is_asked_for(tmp_path: Path):
+    (cell, *_) = ITEM.runs
+    coarse = ITEM.config(cell, 0, Setting(settings=("precision=bf16",)))
+    write_ledger(tmp_path / "ledger", [made_up(coarse, 50)])
+    shop = workshop(tmp_path / "out", tmp_path / "ledger")
+
+    def missing(*settings: str) -> list[str]:
+        return [config.algorithm.name for config in shop.missing(ITEM, Setting(settings=settings))]
+
+    assert missing() == missing("precision=bf16") == ["fedntd"]
+    assert missing("precision=fp32") == ["fedavg", "fedntd"]
 
 
 def test_measured_once_and_what_needs_weights_is_trained(tmp_path: Path):

@@ -10,7 +10,7 @@ ROWS = {f"{clients} clients, α={alpha}": (clients, alpha) for clients in (16, 6
 
 
 def small(settings: Settings) -> Settings:
-    """A step costs so much in this network that a rehearsal makes two of them in a round, at one client or two."""
+    """A step costs much in such a network: a rehearsal makes two of them in a round, at one client or two."""
     given = settings["federation"]
     few = {"ratio": 0.1 if given["ratio"] == 1 else 0.2, "rounds": 2, "local_epochs": 1, "batch_size": 50}
     reduced = shrink(settings)

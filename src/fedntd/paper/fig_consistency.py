@@ -113,5 +113,5 @@ ITEM = Item(
     | {(name, setup): table(preset, method) for name, method in METHODS.items() for setup, preset in SETUPS.items()},
     render=render,
     seeds=1,
-    small=rehearse(5),
+    small=rehearse(4),
 )

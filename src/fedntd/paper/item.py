@@ -110,7 +110,11 @@ def shrink(settings: Settings) -> Settings:
         "local_epochs": ceil(given.get("local_epochs", 5) / 5),
         "batch_size": 25,
     }
-    small = {**settings, "data": {"name": "fedntd.paper.rehearsal:images"}, "federation": federation}
+    model = settings.get("model", {}).get("name", "")
+    images = "thumbnails" if model.startswith("resnet") else "images"
+    small = {**settings, "data": {"name": f"fedntd.paper.rehearsal:{images}"}, "federation": federation}
+    if model == "resnet56":
+        small["model"] = {"name": "fedntd.paper.rehearsal:short_resnet"}
     if settings.get("partition", {}).get("name") == "lda":
         small["partition"] = {**settings["partition"], "min_size": 2}
     return small

@@ -98,13 +98,17 @@ class Workshop:
     # --- training ---
 
     def missing(self, item: Item, setting: Setting, cells: Sequence[str] = ()) -> list[Config]:
-        """An item's runs that are neither here nor in the ledger; to measure weights, a ledger is too little."""
+        """An item's runs that are neither here nor in the ledger; to measure weights, a ledger is too little.
+
+        A run of another precision will do, unless one is asked for.
+        """
         measured = set(self.read_measured(item, setting).get("of", []))
+        any_precision = not any(text.split("=")[0].strip() == "precision" for text in setting.settings)
         configs = []
         for run in wanted(item, setting, cells):
-            result = self.store.find(run.config)
+            result = self.store.find(run.config, any_precision)
             at_hand = result is not None and (result.folder is not None or result.status == "failed")
-            if result is None or (item.measure and not at_hand and identity(run.config) not in measured):
+            if result is None or (item.measure and not at_hand and identity(result.config) not in measured):
                 configs.append(run.config)
         return configs
 
