@@ -34,11 +34,11 @@ MOTIVATION: Settings = {"lr": 0.01, "decay": 1.0}
 
 
 def rehearse(rounds: int = 6, ratio: float | None = None) -> Callable[[Settings], Settings]:
-    """`item.shrink` with enough rounds, steps and clients a round for a picture."""
+    """`item.shrink` with enough rounds and clients a round for a picture."""
 
     def small(settings: Settings) -> Settings:
         reduced = shrink(settings)
-        federation = {**reduced["federation"], "rounds": rounds, "batch_size": 10}
+        federation = {**reduced["federation"], "rounds": rounds}
         return {**reduced, "federation": federation | ({"ratio": ratio} if ratio else {})}
 
     return small

@@ -16,6 +16,8 @@ def render(results: Results) -> list[Plot]:
     if max(map(len, swept)) < 2:
         return []  # a line has two points
     figure, axes = panels(1, 4, 10.4, 2.8)
+    for left, right in ((0, 1), (2, 3)):
+        axes[0][right].sharey(axes[0][left])
     rule = results.setting.rule
     figures = {"accuracy": "test accuracy (%)", "forgetting": "forgetting $F$"}
     for ax, (measure, sweep) in zip(axes[0], ((m, s) for m in figures for s in SWEEPS), strict=True):

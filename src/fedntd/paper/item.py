@@ -108,7 +108,7 @@ def shrink(settings: Settings) -> Settings:
         "clients": clients,
         "rounds": 3,
         "local_epochs": ceil(given.get("local_epochs", 5) / 5),
-        "batch_size": 25,
+        "batch_size": 10,
     }
     model = settings.get("model", {}).get("name", "")
     images = "thumbnails" if model.startswith("resnet") else "images"

@@ -241,12 +241,14 @@ def to_html(table: Table) -> str:
     return f"<div class='scroll'><table>{top}\n<tbody>\n{body}\n</tbody></table></div>"
 
 
+P_OUT = "\ue000"  # stands for p̃, which is two characters
 # fmt: off
 TEX = str.maketrans({
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "±": r"$\pm$", "−": "$-$", "–": "--", "→": r"$\to$", "×": r"$\times$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
     "α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "τ": r"$\tau$", "μ": r"$\mu$", "Λ": r"$\Lambda$",
+    "σ": r"$\sigma$", "ρ": r"$\rho$", "Σ": r"$\sum$", "…": r"\dots{}", P_OUT: r"$\tilde{p}$",
     "≥": r"$\ge$", "≤": r"$\le$", "‖": r"$\|$", "∞": r"$\infty$", "✓": r"$\checkmark$", "✗": r"$\times$",
 })
 # fmt: on
@@ -257,7 +259,7 @@ def tex(text: str) -> str:
     >>> tex("50% of α=0.1 & s_2")
     '50\\\\% of $\\\\alpha$=0.1 \\\\& s\\\\_2'
     """
-    return text.translate(TEX)
+    return text.replace("p\u0303", P_OUT).translate(TEX)
 
 
 def to_latex(table: Table) -> str:
