@@ -145,6 +145,17 @@ def test_several_items_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert '<section id="fig-hyper">' in page
 
 
+def test_groups_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(runner, "federate_together", lambda *_, **__: (_ for _ in ()))
+    assert fedntd(monkeypatch, "paper", "mse", *QUICK, "--set", "engine=vectorised") == 0
+    told = [line.split(", after")[0] for line in capsys.readouterr().err.splitlines() if line.startswith("group")]
+    assert told == [
+        "group 1 of 3: 1 runs of fedavg on images",
+        "group 2 of 3: 6 runs of fedntd-mse on images",
+        "group 3 of 3: 1 runs of fedntd on images",
+    ]
+
+
 def test_data_that_is_not_here_leaves_cells_open(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     arguments = ("--cells", "FedNTD/CINIC-10 s=2", "--seeds", "2", "--out", "out")
     assert fedntd(monkeypatch, "paper", "table1", *arguments) == 1

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -26,7 +27,8 @@ from fedntd.paper.ledger import distinct, find_runs, put, read_store, record
 from fedntd.paper.runner import Workshop, describe, groups, wanted
 from fedntd.paper.tables import Table, aside
 from fedntd.record import read_json
-from fedntd.report.summary import duration
+from fedntd.report.summary import duration, thing
+from fedntd.together import in_one_step
 
 LEDGER = Path("docs/results/ledger")
 
@@ -158,29 +160,38 @@ def make(
 def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
     """Train, telling how far it is; the errors that kept runs from being made, with how many."""
     problems: dict[str, int] = {}
-    rounds = sum(config.federation.rounds for config in configs)
+    rounds, began = sum(config.federation.rounds for config in configs), time.monotonic()
     ended = 0
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=None))
     columns += (TextColumn("{task.completed}/{task.total} rounds"), TimeRemainingColumn())
     with Progress(*columns, console=stderr, expand=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=rounds)
-        with closing(shop.train(configs)) as events:
-            for config, event in events:
-                ending = ""
-                if isinstance(event, Diverged):
-                    ending = f"failed: {event}"
-                elif isinstance(event, FedntdError):
-                    ending = f"not made: {event}"
-                    problems[str(event)] = problems.get(str(event), 0) + 1
-                else:
-                    bar.update(task, completed=bar.tasks[0].completed + 1)
-                    if event.round == config.federation.rounds:
-                        ending = f"accuracy {100 * event.accuracy:.2f} %, F {event.forgetting:.2f}"
-                if ending:
-                    ended += 1
-                    bar.update(task, description=f"{ended} of {len(configs)} runs")
-                    what = describe(config, configs)
-                    stderr.print(f"[{ended} of {len(configs)}] {what}: {ending}", markup=False, soft_wrap=True)
+
+        def tell(line: str) -> None:
+            stderr.print(line, markup=False, soft_wrap=True)
+
+        every = groups(configs)
+        for number, group in enumerate(every, start=1):
+            if in_one_step(group[0]):
+                what = f"{group[0].algorithm.name} on {thing(group[0].data.name)}"
+                so_far = duration(time.monotonic() - began)
+                tell(f"group {number} of {len(every)}: {len(group)} runs of {what}, after {so_far}")
+            with closing(shop.train(group)) as events:
+                for config, event in events:
+                    ending = ""
+                    if isinstance(event, Diverged):
+                        ending = f"failed: {event}"
+                    elif isinstance(event, FedntdError):
+                        ending = f"not made: {event}"
+                        problems[str(event)] = problems.get(str(event), 0) + 1
+                    else:
+                        bar.update(task, completed=bar.tasks[0].completed + 1)
+                        if event.round == config.federation.rounds:
+                            ending = f"accuracy {100 * event.accuracy:.2f} %, F {event.forgetting:.2f}"
+                    if ending:
+                        ended += 1
+                        bar.update(task, description=f"{ended} of {len(configs)} runs")
+                        tell(f"[{ended} of {len(configs)}] {describe(config, configs)}: {ending}")
     return problems
 
 
