@@ -85,7 +85,7 @@ class State:
     server: dict[str, Any]
     own: dict[int, dict[str, Any]] = field(default_factory=dict)  # of clients that have trained
     round: int = 0
-    ended: bool = False  # read from a checkpoint that was written without `own`
+    without_clients: bool = False  # from a checkpoint that was written without `own`
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class RunFolder:
             f"ask for at least {kept}",
         )
         require(
-            kept == rounds or not (state and state.ended),
+            kept == rounds or not (state and state.without_clients),
             f"{self.path} was kept without what its clients had learned, so no further rounds can be played; start a "
             f"longer run anew with another --out",
         )
@@ -177,12 +177,12 @@ class RunFolder:
             return
         own = {str(k): own for k, own in state.own.items()} if with_clients else {}
         tensors = tree.flatten({"w": state.w, "server": state.server, "own": own})
-        ended = {"ended": "without its clients' states"} if state.own and not with_clients else {}
+        left_out = {"clients": "left out"} if state.own and not with_clients else {}
         aside = self.path / "checkpoint.safetensors.part"
         with writing(self.path, aside):
             sync(self.path / "records.jsonl")  # a checkpoint must never be ahead of the records on disk
             contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-            save_file(contiguous, aside, metadata={"round": str(state.round), **ended})
+            save_file(contiguous, aside, metadata={"round": str(state.round), **left_out})
             shutil.copymode(self.path / "records.jsonl", aside)  # safetensors lets nobody else read its files
             sync(aside)
             os.replace(aside, self.path / "checkpoint.safetensors")
@@ -249,7 +249,7 @@ def load_checkpoint(file: Path, device: torch.device) -> State:
         ) from error
     nested = tree.unflatten(flat)
     own = {int(k): state for k, state in nested.get("own", {}).items()}
-    return State(nested["w"], nested.get("server", {}), own, round, ended="ended" in metadata)
+    return State(nested["w"], nested.get("server", {}), own, round, without_clients="clients" in metadata)
 
 
 def environment(device: torch.device) -> dict[str, Any]:

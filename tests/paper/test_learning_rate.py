@@ -62,7 +62,7 @@ def test_the_answer_is_found(results: Results):
     assert found.mean("final", 0.1) == pytest.approx(np.mean([40.14, 46.49, 52.61, 54.42]))  # failed: 0 %
 
 
-def test_what_is_shown(results: Results):
+def test_what_is_shown(results: Results, tmp_path: Path):
     table, curves, against, accuracies = draw(results)
     assert isinstance(table, Table)
     best = [(r, c) for r in table.rows for c in table.columns if table.is_best(r, c)]
@@ -75,6 +75,7 @@ def test_what_is_shown(results: Results):
     assert sentence in curves.caption
 
     assert isinstance(against, Plot)
+    against.figure.savefig(tmp_path / "against.png")  # a warning would be an error
     assert "moving average 0.6" in against.caption
     shown = [ax for ax in against.figure.axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in shown] == ["CIFAR-10 s=2", "CIFAR-10 s=10", "CIFAR-10 α=0.1"]

@@ -151,7 +151,8 @@ def against_print(results: Results, rates: list[float], rule: str) -> Plot:
             at = [rates.index(rate) for rate in measured]
             ax.errorbar(at, means, spread, fmt="o-", color=colour, markersize=4, capsize=2, linewidth=1.2)
             failed = [i for i in at if any(run.status == "failed" for run in results[row(method, rates[i]), setup])]
-            ax.plot(failed, [0] * len(failed), "X", color=colour, markersize=6, clip_on=False)
+            if failed:  # an empty line that is not clipped would upset the layout
+                ax.plot(failed, [0] * len(failed), "X", color=colour, markersize=6, clip_on=False)
             if printed.value is not None:
                 ax.axhline(printed.value, color=colour, linestyle=(0, (2, 1.5)), linewidth=1)
                 std = printed.std or 0
