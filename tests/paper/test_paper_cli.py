@@ -140,6 +140,10 @@ def test_several_items_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert fedntd(monkeypatch, "paper", "make", "fig-hyper", "mse", *QUICK) == 0
     # FedAvg once; the base values of FedNTD are those of a third cell of mse
     assert trained == [["fedavg"] * 2, ["fedntd"] * 20, ["fedntd-mse"] * 6]
+    trained.clear()
+    cells = ("--cells", "FedNTD/CIFAR-10 s=3", "--cells", "Sharding s=2/β=3")
+    assert fedntd(monkeypatch, "paper", "make", "table1", "mse", "fig-hyper", *cells, *QUICK) == 0
+    assert trained == [["fedntd"] * 3, ["fedavg"], ["fedntd-mse"] * 6]  # one of table1, mse whole, one of fig-hyper
     page = Path("out/index.html").read_text()
     assert '<section id="mse">' in page
     assert '<section id="fig-hyper">' in page
@@ -179,7 +183,7 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
         (["table1", "--small", "--cells", "FedNDT"], "table1 has no cell 'FedNDT'; its rows are FedAvg, FedCurv"),
         (["all", "--cells", "FedNTD"], "--cells is for items by name"),
         (["make", "table1", "msee"], "the paper has no item 'msee'; did you mean 'mse'?"),
-        (["make", "table1", "mse", "--cells", "CIFAR-10 s=2"], "mse has no cell 'CIFAR-10 s=2'; its rows are Sharding"),
+        (["make", "mse", "table1", "--cells", "CIFAR-10 s=4"], "mse has no cell 'CIFAR-10 s=4'; its rows are Sharding"),
         (["table1", "--protocol", "publishd"], "protocol = 'publishd' is not known; did you mean 'published'?"),
         (["table1", "--set", "sed=1"], "unknown key 'sed'; did you mean 'seed'?"),
         (["record", "nowhere"], "there is no folder nowhere"),

@@ -72,7 +72,8 @@ def test_killed_in_the_middle_of_a_group(tmp_path: Path):
     """A real process: what is finished is recorded, the rest goes on."""
     out, ledger = tmp_path / "out", tmp_path / "ledger"
     cells = ["FedAvg", "MSE β=0.001", "MSE β=0.1"]
-    quick = ["federation.rounds=10", "federation.ratio=0.05", "engine=vectorised", "checkpoint_seconds=0"]
+    quick = ["federation.rounds=10", "federation.ratio=0.05", "federation.batch_size=50"]
+    quick += ["engine=vectorised", "checkpoint_seconds=0"]
     options = ["--small", "--out", str(out), "--ledger", str(ledger)]
     command = [sys.executable, "-c", "from fedntd.cli import main; main()", "paper", "mse", *options]
     command += [part for cell in cells for part in ("--cells", cell)]

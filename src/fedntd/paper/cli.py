@@ -24,7 +24,7 @@ from fedntd.federation import Diverged
 from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.ledger import distinct, find_runs, put, read_store, record
-from fedntd.paper.runner import Workshop, describe, groups, wanted
+from fedntd.paper.runner import Workshop, choose, describe, fitting, groups, wanted
 from fedntd.paper.tables import Table, aside
 from fedntd.record import read_json
 from fedntd.report.summary import duration, thing
@@ -126,8 +126,12 @@ def make(
 ) -> None:
     require(not cells or len(names) < len(ITEMS), "--cells is for items by name: fedntd paper make ITEM... --cells ...")
     items = [find(name) for name in names]
+    chosen = {item.name: [cell for cell in cells if fitting(item, cell)] for item in items}
+    for cell in cells:
+        if not any(cell in fit for fit in chosen.values()):
+            choose(items[0], [cell])  # says what there is
     shop = open_workshop(out, setting.small, ledger)
-    missing = distinct([config for item in items for config in shop.missing(item, setting, cells)])
+    missing = distinct([config for item in items for config in shop.missing(item, setting, chosen[item.name])])
     problems: dict[str, int] = {}
     if missing and not no_train:
         try:
@@ -277,7 +281,10 @@ for name in ITEMS:
 
 @app.command("make")
 def make_several(
-    names: Annotated[list[str], typer.Argument(metavar="ITEM...", help="Items by name; each has the --cells.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="ITEM...", help="Items by name; one without any of the --cells is made whole."),
+    ],
     cells: Cells = None,
     seeds: Seeds = None,
     out: Out = None,

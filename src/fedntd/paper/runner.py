@@ -39,7 +39,7 @@ def choose(item: Item, names: Sequence[str]) -> list[Cell]:
         return list(item.runs)
     chosen: set[Cell] = set()
     for name in names:
-        fit = {cell for cell in item.runs if name in (*cell, "/".join(cell))}
+        fit = fitting(item, name)
         rows, columns = (list(dict.fromkeys(cell[i] for cell in item.runs)) for i in (0, 1))
         require(
             bool(fit),
@@ -87,6 +87,10 @@ def describe(config: Config, among: Sequence[Config]) -> str:
         [thing(config.data.name), words(dealt.name, split), *(f"{k}={show(v)}" for k, v in others.items())]
     )
     return f"{words(method.name, tuned)} on {where}, seed {config.seed}"
+
+
+def fitting(item: Item, name: str) -> set[Cell]:
+    return {cell for cell in item.runs if name in (*cell, "/".join(cell))}
 
 
 class Workshop:
