@@ -61,7 +61,7 @@ def describe(config: Config, among: Sequence[Config]) -> str:
     """A run among those of a command: "fedntd beta=0.3 on cifar10, lda alpha=0.1, lr=0.003, seed 1".
 
     Hyper-parameters are told where they are not the method's own defaults or its runs differ in them, other settings
-    where the runs on that dataset differ in them.
+    where runs that would else look alike differ in them.
     """
 
     def differs(key: str, peers: Sequence[Config]) -> bool:
@@ -72,7 +72,7 @@ def describe(config: Config, among: Sequence[Config]) -> str:
     usual = from_table({"algorithm": {"name": method.name}}).algorithm.options
     tuned = {k: v for k, v in method.options.items() if v != usual.get(k) or differs(f"algorithm.{k}", alike)}
     split = {k: v for k, v in dealt.options.items() if k != "min_size"}
-    beside = [peer for peer in among if peer.data.name == config.data.name]
+    beside = [peer for peer in alike if (peer.data.name, peer.partition) == (config.data.name, dealt)]
     left_out = ("seed", "data.name", "measure.local_every", *HOW)
     others = {
         key.split(".")[-1] if key != "model.name" else "model": thing(value) if isinstance(value, str) else value
