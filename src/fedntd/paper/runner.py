@@ -64,15 +64,19 @@ def describe(config: Config, among: Sequence[Config]) -> str:
     where runs that would else look alike differ in them.
     """
 
-    def differs(key: str, peers: Sequence[Config]) -> bool:
-        return len({repr(flat(peer).get(key)) for peer in peers}) > 1
+    def differs(key: str, peers: Sequence[Mapping[str, Any]]) -> bool:
+        return len({repr(peer.get(key)) for peer in peers}) > 1
 
     method, dealt = config.algorithm, config.partition
     alike = [peer for peer in among if peer.algorithm.name == method.name]
     usual = from_table({"algorithm": {"name": method.name}}).algorithm.options
-    tuned = {k: v for k, v in method.options.items() if v != usual.get(k) or differs(f"algorithm.{k}", alike)}
+    tuned = {
+        key: value
+        for key, value in method.options.items()
+        if value != usual.get(key) or any(peer.algorithm.options.get(key) != value for peer in alike)
+    }
     split = {k: v for k, v in dealt.options.items() if k != "min_size"}
-    beside = [peer for peer in alike if (peer.data.name, peer.partition) == (config.data.name, dealt)]
+    beside = [flat(peer) for peer in alike if (peer.data.name, peer.partition) == (config.data.name, dealt)]
     left_out = ("seed", "data.name", "measure.local_every", *HOW)
     others = {
         key.split(".")[-1] if key != "model.name" else "model": thing(value) if isinstance(value, str) else value
