@@ -1,8 +1,10 @@
 """The round loop: config → data → partition → cohort → plan → local training → aggregation → metrics → record."""
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -298,11 +300,21 @@ def load_dataset(config: Config) -> Dataset:
 def deal(config: Config, labels: Indices) -> list[Indices]:
     """Which client owns which training samples."""
     seed = config.seed if config.partition_seed is None else config.partition_seed
-    clients, rng = config.federation.clients, generator(seed, "partition")
-    parts = [np.asarray(part) for part in call("partition", config.partition, labels=labels, clients=clients, rng=rng)]
-    require(len(parts) == clients, f"partition '{config.partition.name}' made {len(parts)} parts for {clients} clients")
-    check_parts(parts, len(labels), config.partition.name)
-    return parts
+    options = json.dumps(config.partition.options, sort_keys=True)
+    return list(
+        dealt(config.partition.name, options, config.federation.clients, seed, labels.astype(np.int64).tobytes())
+    )
+
+
+@lru_cache(maxsize=64)
+def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...]:
+    """Kept for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw."""
+    choice, labels = Choice(name, json.loads(options)), np.frombuffer(label_bytes, dtype=np.int64).copy()
+    rng = generator(seed, "partition")
+    parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
+    require(len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients")
+    check_parts(parts, len(labels), name)
+    return tuple(parts)
 
 
 def asks_for_locals(config: Config, round: int) -> bool:

@@ -19,7 +19,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -86,6 +85,7 @@ class State:
     server: dict[str, Any]
     own: dict[int, dict[str, Any]] = field(default_factory=dict)  # of clients that have trained
     round: int = 0
+    without_clients: bool = False  # from a checkpoint that was written without `own`
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
         self.path, self.config, self.resume = path, config, resume
-        self.recorded_round, self.saved_round, self.saved_at = 0, 0, time.monotonic()
+        self.recorded_round, self.saved_round = 0, 0
         self.lock = FileLock(path / ".lock")
 
     def __enter__(self) -> Self:
@@ -148,6 +148,11 @@ class RunFolder:
             f"{self.path} has played {kept} rounds already, more than federation.rounds = {rounds}; "
             f"ask for at least {kept}",
         )
+        require(
+            kept == rounds or not (state and state.without_clients),
+            f"{self.path} was kept without what its clients had learned, so no further rounds can be played; start a "
+            f"longer run anew with another --out",
+        )
         records = read_records(self.path / "records.jsonl")[:kept]
         require(
             len(records) == kept,
@@ -158,29 +163,30 @@ class RunFolder:
         self.recorded_round = self.saved_round = kept
         return (state, records) if state else None
 
-    def append(self, record: Record, state: State) -> None:
+    def append(self, record: Record) -> None:
         with writing(self.path), open(self.path / "records.jsonl", "a", encoding="utf-8") as file:
             file.write(to_line(record))
         self.recorded_round = record.round
-        if time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
-            self.save(state)
 
-    def save(self, state: State) -> None:
-        """Write the checkpoint aside, then move it into place, so that there is a whole one at any moment."""
+    def save(self, state: State, with_clients: bool = True) -> None:
+        """Write the checkpoint aside, then move it into place, so that there is a whole one at any moment.
+
+        Without the clients' own states it is smaller, and no further rounds can be played from it.
+        """
         if state.round == self.saved_round or state.round > self.recorded_round:
             return
-        tensors = tree.flatten(
-            {"w": state.w, "server": state.server, "own": {str(k): own for k, own in state.own.items()}}
-        )
+        own = {str(k): own for k, own in state.own.items()} if with_clients else {}
+        tensors = tree.flatten({"w": state.w, "server": state.server, "own": own})
+        left_out = {"clients": "left out"} if state.own and not with_clients else {}
         aside = self.path / "checkpoint.safetensors.part"
         with writing(self.path, aside):
             sync(self.path / "records.jsonl")  # a checkpoint must never be ahead of the records on disk
             contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-            save_file(contiguous, aside, metadata={"round": str(state.round)})
+            save_file(contiguous, aside, metadata={"round": str(state.round), **left_out})
             shutil.copymode(self.path / "records.jsonl", aside)  # safetensors lets nobody else read its files
             sync(aside)
             os.replace(aside, self.path / "checkpoint.safetensors")
-        self.saved_round, self.saved_at = state.round, time.monotonic()
+        self.saved_round = state.round
 
     def put_status(self, status: str, reason: str = "") -> None:
         self.put_json("status.json", {"status": status, "reason": reason})
@@ -235,14 +241,15 @@ def load_checkpoint(file: Path, device: torch.device) -> State:
     try:
         with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
             flat = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
-            round = int(opened.metadata()["round"])
+            metadata = opened.metadata()
+            round = int(metadata["round"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FedntdError(
             f"{file} cannot be read ({error}); put a copy back, or start the run anew with another --out"
         ) from error
     nested = tree.unflatten(flat)
     own = {int(k): state for k, state in nested.get("own", {}).items()}
-    return State(nested["w"], nested.get("server", {}), own, round)
+    return State(nested["w"], nested.get("server", {}), own, round, without_clients="clients" in metadata)
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
             folder.start(coordinator.samples.classes, sites.counts(), coordinator.device)
             while coordinator.state.round < config.federation.rounds:
                 record = coordinator.play_round()
-                folder.append(record, coordinator.state)
+                folder.append(record)
                 folder.save(coordinator.state)
                 folder.put_json(
                     "partition.json", {"classes": coordinator.samples.classes, "counts": sites.counts().tolist()}
