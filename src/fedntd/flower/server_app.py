@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -137,10 +138,7 @@ class Coordinator:
                 f"algorithm '{config.algorithm.name}' learns from samples at the coordinator, which must know how "
                 f"samples are normalised: give it a test set in site.py",
             )
-            aside = DevicePart(
-                unlabelled(config, self.samples.part.x[:0]), self.samples.mean, self.samples.std, None, device,
-                self.model.storage,
-            )  # fmt: skip
+            aside = self.on_device(unlabelled(config, self.samples.part.x[:0]))
             self.algorithm = self.algorithm.with_values({"auxiliary": Auxiliary(self.model, aside, config.seed)})
         w = self.model.weights()
         classes, shape = list(self.samples.classes), list(self.samples.shape)
@@ -296,9 +294,15 @@ class Coordinator:
         return Counts(*(torch.stack(column).sum(0) for column in zip(*found, strict=True)))
 
     def count(self, w: Weights) -> Counts:
+        return count(self.model, w, self.test_part, in_batches(len(self.test_part)), len(self.samples.classes))
+
+    @cached_property
+    def test_part(self) -> DevicePart:
+        return self.on_device(self.samples.part)
+
+    def on_device(self, part: Part) -> DevicePart:
         samples = self.samples
-        part = DevicePart(samples.part, samples.mean, samples.std, None, self.device, self.model.storage)
-        return count(self.model, w, part, in_batches(len(part)), len(samples.classes))
+        return DevicePart(part, samples.mean, samples.std, None, self.device, self.model.storage)
 
     def local_measures(self, got: "Collected", counts: np.ndarray) -> dict[str, Any]:
         """Of the sites' own models: on the coordinator's test set, and, as the sites say, on their own samples."""
