@@ -8,17 +8,14 @@ does the same.
 
 import os
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input, conv2d_weight
-
-try:
-    from fedntd import triton_kernels
-except ImportError:  # no Triton on this platform: PyTorch does the work
-    triton_kernels = None
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -78,13 +75,22 @@ def empty_images(*shape: int, like: Tensor, dtype: torch.dtype | None = None) ->
 
 def is_fast(x: Tensor) -> bool:
     """Whether Triton can do it."""
-    return triton_kernels is not None and (x.is_cuda or INTERPRETED) and x.dtype in (torch.float32, torch.bfloat16)
+    return (x.is_cuda or INTERPRETED) and x.dtype in (torch.float32, torch.bfloat16) and triton_kernels() is not None
+
+
+@cache
+def triton_kernels() -> Any:
+    """Imported when first needed, since it takes long; None where the platform has no Triton: PyTorch does the work."""
+    try:
+        return import_module("fedntd.triton_kernels")
+    except ImportError:
+        return None
 
 
 def conv_forward(x: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
-    if triton_kernels and is_fast(x):
+    if is_fast(x):
         out, index, _ = fake_forward(x, weight, bias, pool)
-        return out, index, triton_kernels.forward(x, weight, bias, out, index, pool)
+        return out, index, triton_kernels().forward(x, weight, bias, out, index, pool)
     groups, batch, channels, height, width = x.shape
     outputs, size = weight.shape[1], weight.shape[-1]
     y = F.conv2d(
@@ -116,9 +122,9 @@ def conv_backward(
     dy: Tensor, index: Tensor, images: Tensor, weight: Tensor, pool: bool, need_dx: bool
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x (empty if not needed) and of the weights; `images` are as `conv_forward` gave them."""
-    if triton_kernels and is_fast(dy):
+    if is_fast(dy):
         dx, dw = fake_backward(dy, index, images, weight, pool, need_dx)
-        triton_kernels.backward(dy, index, images, weight, dx if need_dx else None, dw, pool)
+        triton_kernels().backward(dy, index, images, weight, dx if need_dx else None, dw, pool)
         return dx, dw
     dense = unpooled(dy, index) if pool else dy
     dx, dw = [], []
@@ -132,9 +138,9 @@ def conv_backward(
 def fake_forward(x: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
     groups, batch, channels, height, width = x.shape
     images = torch.empty_like(x)
-    if triton_kernels and is_fast(x):
+    if is_fast(x):
         images = x.new_empty(
-            groups, triton_kernels.bordered_size(batch, channels, height, width, weight.shape[-1] // 2)[-1]
+            groups, triton_kernels().bordered_size(batch, channels, height, width, weight.shape[-1] // 2)[-1]
         )
     if not pool:
         return empty_images(groups, batch, weight.shape[1], height, width, like=x), empty_index(x), images

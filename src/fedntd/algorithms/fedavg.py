@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
-from torch.func import grad_and_value
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
-from fedntd.algorithms.losses import cross_entropy
+from fedntd.algorithms.losses import cross_entropy, gradient_and_value
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Tree, Weights
 
@@ -64,7 +63,7 @@ class FedAvg:
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """The direction of one local step, and the loss; for methods that look at more than one point."""
-        return grad_and_value(lambda w: self.loss(model, w, batch, ctx))(w)
+        return gradient_and_value(lambda w: self.loss(model, w, batch, ctx), w)
 
     @property
     def measure_samples(self) -> int:
