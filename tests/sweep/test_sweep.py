@@ -48,6 +48,14 @@ def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, t
     assert json.loads(out) == [["fedavg,seed=0", "fedavg,seed=1"], ["fedntd,seed=0", "fedntd,seed=1"]]
 
 
+def test_data_that_some_method_lacks_is_told_at_once(write: Write, command: Command, tmp_path: Path):
+    write('[grid]\nalgorithm.name = ["fedavg", "feddf"]\n')
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 2
+    assert "algorithm 'feddf' learns from samples that belong to no client" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_failed_runs_are_explained_and_the_others_go_on(write: Write, command: Command, tmp_path: Path):
     write(
         """
