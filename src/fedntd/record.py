@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -278,16 +278,12 @@ def commit() -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder in memory: what compare and report work on."""
+    """A run folder as compare and report see it. What takes its time to read is read when it is first asked for."""
 
     path: Path
     config: Config
-    records: list[Record]
     status: str  # running, finished, failed, interrupted
     reason: str
-    environment: dict[str, Any]
-    classes: list[str]
-    counts: np.ndarray  # samples of each class that each client owns, [client, class]
 
     @property
     def name(self) -> str:
@@ -297,6 +293,33 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The config, flat: {"federation.rounds": 200, ...}."""
         return configs.flat(self.config)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return read_records(self.path / "records.jsonl")
+
+    @cached_property
+    def columns(self) -> dict[str, list[float]]:
+        """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
+        return read_columns(self.path / "records.jsonl")
+
+    @property
+    def rounds(self) -> int:
+        """How many were played."""
+        return len(self.columns["accuracy"])
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return read_json(self.path / "environment.json")[-1]
+
+    @cached_property
+    def classes(self) -> list[str]:
+        return read_json(self.path / "partition.json")["classes"]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Samples of each class that each client owns, [client, class]."""
+        return np.array(read_json(self.path / "partition.json")["counts"])
 
 
 @contextmanager
@@ -320,16 +343,11 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
 def read_run(path: Path) -> Run:
     require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
     status = read_json(path / "status.json")
-    partition = read_json(path / "partition.json")
     return Run(
         path=path,
         config=configs.from_table(configs.read(path / "config.toml")),
-        records=read_records(path / "records.jsonl"),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
-        environment=read_json(path / "environment.json")[-1],
-        classes=partition["classes"],
-        counts=np.array(partition["counts"]),
     )
 
 
@@ -341,10 +359,7 @@ def read_json(file: Path) -> Any:
 
 
 def read_records(file: Path) -> list[Record]:
-    """The complete records; a last line cut short by a kill is not one."""
-    if not file.exists():
-        return []
-    *lines, _ = file.read_text(encoding="utf-8").split("\n")
+    lines = complete_lines(file)
     with suppress(ValueError, TypeError, AttributeError):  # all at once takes half the time of line by line
         return [as_record(values) for values in json.loads(f"[{','.join(lines)}]")]
     records = []
@@ -354,6 +369,35 @@ def read_records(file: Path) -> list[Record]:
         except (ValueError, TypeError) as error:
             raise FedntdError(f"{file}, line {number}, is not a record: {error}") from error
     return records
+
+
+def complete_lines(file: Path) -> list[str]:
+    """A last line cut short by a kill is none."""
+    return file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
+
+
+COLUMNS: dict[str, Callable[[str], float]] = {
+    "accuracy": float,
+    "forgetting": float,
+    "seconds": float,
+    "bytes_up": int,
+    "bytes_down": int,
+}
+
+
+def read_columns(file: Path) -> dict[str, list[float]]:
+    """Some measures of all rounds, picked out of the lines as `to_line` writes them: whole records of a thousand runs
+    would take seconds."""
+    lines = complete_lines(file)
+
+    def picked(line: str, key: str, kind: Callable[[str], float]) -> float:
+        start = line.index(key) + len(key)
+        return kind(line[start : line.index(",", start)])
+
+    with suppress(ValueError):
+        return {name: [picked(line, f'"{name}": ', kind) for line in lines] for name, kind in COLUMNS.items()}
+    records = read_records(file)  # written by somebody else, or damaged, which it tells
+    return {name: [getattr(record, name) for record in records] for name in COLUMNS}
 
 
 def as_record(values: dict[str, Any]) -> Record:

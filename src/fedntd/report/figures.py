@@ -149,7 +149,7 @@ def local_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 
 def class_accuracy(runs: Sequence[Run]) -> Figure:
     """Figure 2a: one panel a run, on one colour scale."""
-    told = [(label, run) for label, run in zip(labels(runs), runs, strict=True) if run.records]
+    told = [(label, run) for label, run in zip(labels(runs), runs, strict=True) if run.rounds]
     columns = min(2, max(1, len(told)))
     height = sum(panel_height(len(told[i][1].classes)) + 0.3 for i in range(0, len(told), columns))
     with styled():
@@ -225,7 +225,7 @@ def whole_numbers() -> MaxNLocator:
 
 def all_rounds(ax: Axes, runs: Sequence[Run]) -> None:
     """The same rounds in every panel."""
-    ax.set_xlim(0.5, max(len(run.records) for run in runs) + 0.5)
+    ax.set_xlim(0.5, max(run.rounds for run in runs) + 0.5)
     ax.xaxis.set_major_locator(whole_numbers())
 
 
@@ -318,7 +318,7 @@ def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = ()) -> l
         figures["cost"] = lambda: cost_figure(groups, drawn)
     if len(groups) > len(best_groups(groups)) or len(runs) > 2 * MOST_CURVES:
         runs = [run for curve in drawn for run in curve.runs]
-    if any(run.records for run in runs):
+    if any(run.rounds for run in runs):
         figures |= {
             "learning-curves": lambda: learning_curves(runs, by),
             "forgetting": lambda: forgetting_curves(runs, by),

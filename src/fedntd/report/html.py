@@ -193,7 +193,7 @@ def summary_row(g: Group, best: Mapping[str, float], extras: Sequence[Extra] = (
         cells.append(cell(figure(key, mean), mean, spread, summary.is_best(key, g, best)))
     counted = g.finished or g.runs
     seconds = float(np.mean([summary.summarise(run).seconds for run in counted]))
-    cells += [cell(summary.progress(g), len(counted[0].records)), cell(summary.duration(seconds), seconds)]
+    cells += [cell(summary.progress(g), counted[0].rounds), cell(summary.duration(seconds), seconds)]
     for extra in extras:
         first, _, rest = extra.text(g).partition("\n")
         value = next((v for v in extra.values(g).values() if isinstance(v, float)), None)

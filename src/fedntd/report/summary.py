@@ -45,18 +45,18 @@ class Summary:
 
 
 def summarise(run: Run) -> Summary:
-    records = run.records
-    accuracy = [record.accuracy for record in records]
+    columns = run.columns
+    accuracy = columns["accuracy"]
     return Summary(
-        final=accuracy[-1] if records else None,
-        best=max(accuracy) if records else None,
-        last10=float(np.mean(accuracy[-10:])) if records else None,
-        ema=moving_average(accuracy) if records else None,
-        forgetting=records[-1].forgetting if records else None,
-        rounds=len(records),
-        seconds=sum(record.seconds for record in records),
-        bytes_up=sum(record.bytes_up for record in records),
-        bytes_down=sum(record.bytes_down for record in records),
+        final=accuracy[-1] if accuracy else None,
+        best=max(accuracy) if accuracy else None,
+        last10=float(np.mean(accuracy[-10:])) if accuracy else None,
+        ema=moving_average(accuracy) if accuracy else None,
+        forgetting=columns["forgetting"][-1] if accuracy else None,
+        rounds=run.rounds,
+        seconds=sum(columns["seconds"]),
+        bytes_up=int(sum(columns["bytes_up"])),
+        bytes_down=int(sum(columns["bytes_down"])),
         status=run.status,
         reason=run.reason,
     )
@@ -164,7 +164,7 @@ class Group:
         """Of each figure, one value a run that counts: those that finished; if none has, what there is of the others. A
         failed run never counts."""
         whole = self.finished or [run for run in self.runs if run.status != "failed"]
-        counted = [asdict(summarise(run)) for run in whole if run.records]
+        counted = [asdict(summarise(run)) for run in whole if run.rounds]
         return {key: [s[key] for s in counted] for key in (*HEADINGS, "rounds", "seconds", "bytes_up", "bytes_down")}
 
     @property
@@ -319,7 +319,7 @@ def is_best(key: str, one: Group, best: Mapping[str, float]) -> bool:
 def outcomes(one: Group) -> list[str]:
     """What is to be said of runs that did not finish: "failed (round 7)", "interrupted", "3 × failed (round 1)"."""
     told = Counter(
-        f"failed (round {len(run.records) + 1})" if run.status == "failed" else run.status
+        f"failed (round {run.rounds + 1})" if run.status == "failed" else run.status
         for run in one.runs
         if run.status != "finished"
     )
@@ -328,7 +328,7 @@ def outcomes(one: Group) -> list[str]:
 
 def progress(one: Group) -> str:
     """Rounds done, of how many if they are fewer."""
-    done, planned = max(len(run.records) for run in one.runs), one.runs[0].config.federation.rounds
+    done, planned = max(run.rounds for run in one.runs), one.runs[0].config.federation.rounds
     return str(done) if done == planned else f"{done}/{planned}"
 
 
@@ -337,7 +337,7 @@ def reasons(runs: Sequence[Run]) -> list[str]:
     failed: dict[tuple[int, str], list[str]] = {}
     for label, run in zip(labels(runs), runs, strict=True):
         if run.status == "failed":
-            failed.setdefault((len(run.records) + 1, run.reason or "no reason was recorded"), []).append(label)
+            failed.setdefault((run.rounds + 1, run.reason or "no reason was recorded"), []).append(label)
 
     def all_of(names: list[str]) -> str:
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
