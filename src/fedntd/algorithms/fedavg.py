@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
-from torch.func import grad_and_value
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
@@ -62,7 +61,7 @@ class FedAvg:
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """The direction of one local step, and the loss; for methods that look at more than one point."""
-        return grad_and_value(lambda w: self.loss(model, w, batch, ctx))(w)
+        return tree.grad_and_value(lambda w: self.loss(model, w, batch, ctx), w)
 
     @property
     def measure_samples(self) -> int:
