@@ -16,6 +16,7 @@ import gc
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -24,9 +25,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 import numpy as np
 import safetensors
@@ -313,13 +314,17 @@ class Run:
         return read_json(self.path / "environment.json")[-1]
 
     @cached_property
+    def partition(self) -> dict[str, Any]:
+        return read_json(self.path / "partition.json")
+
+    @property
     def classes(self) -> list[str]:
-        return read_json(self.path / "partition.json")["classes"]
+        return self.partition["classes"]
 
     @cached_property
     def counts(self) -> np.ndarray:
         """Samples of each class that each client owns, [client, class]."""
-        return np.array(read_json(self.path / "partition.json")["counts"])
+        return np.array(self.partition["counts"])
 
 
 @contextmanager
@@ -359,7 +364,10 @@ def read_json(file: Path) -> Any:
 
 
 def read_records(file: Path) -> list[Record]:
-    lines = complete_lines(file)
+    """The complete records; a last line cut short by a kill is not one."""
+    if not file.exists():
+        return []
+    *lines, _ = file.read_text(encoding="utf-8").split("\n")
     with suppress(ValueError, TypeError, AttributeError):  # all at once takes half the time of line by line
         return [as_record(values) for values in json.loads(f"[{','.join(lines)}]")]
     records = []
@@ -371,33 +379,37 @@ def read_records(file: Path) -> list[Record]:
     return records
 
 
-def complete_lines(file: Path) -> list[str]:
-    """A last line cut short by a kill is none."""
-    return file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
-
-
-COLUMNS: dict[str, Callable[[str], float]] = {
+COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
     "accuracy": float,
     "forgetting": float,
-    "seconds": float,
-    "bytes_up": int,
     "bytes_down": int,
+    "bytes_up": int,
+    "seconds": float,
 }
 
 
 def read_columns(file: Path) -> dict[str, list[float]]:
-    """Some measures of all rounds, picked out of the lines as `to_line` writes them: whole records of a thousand runs
-    would take seconds."""
-    lines = complete_lines(file)
-
-    def picked(line: str, key: str, kind: Callable[[str], float]) -> float:
-        start = line.index(key) + len(key)
-        return kind(line[start : line.index(",", start)])
-
-    with suppress(ValueError):
-        return {name: [picked(line, f'"{name}": ', kind) for line in lines] for name, kind in COLUMNS.items()}
-    records = read_records(file)  # written by somebody else, or damaged, which it tells
+    """Some measures of all rounds, picked out of the lines: whole records of a thousand runs would take seconds."""
+    content = file.read_bytes() if file.exists() else b""
+    found = a_line().findall(content)
+    if len(found) == content.count(b"\n"):
+        values = zip(*found, strict=True) if found else [()] * len(COLUMNS)
+        with suppress(ValueError):
+            return {name: [*map(kind, column)] for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
+    records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
     return {name: [getattr(record, name) for record in records] for name in COLUMNS}
+
+
+@cache
+def a_line() -> re.Pattern[bytes]:
+    """The beginning of a record as `to_line` writes it, up to the last of the columns; these are its groups."""
+    names = [f.name for f in dataclasses.fields(Record)]
+    fields = dataclasses.fields(Record)[: names.index(list(COLUMNS)[-1]) + 1]
+    values = [
+        "([^,]*)" if f.name in COLUMNS else r"\[[^]]*\]" if get_origin(f.type) is list else "[^,]*" for f in fields
+    ]
+    pairs = ", ".join(f'"{f.name}": {value}' for f, value in zip(fields, values, strict=True))
+    return re.compile(rf"^\{{{pairs},.*\}}$".encode(), re.MULTILINE)
 
 
 def as_record(values: dict[str, Any]) -> Record:
