@@ -286,6 +286,11 @@ def heat_figure(made: HeatMap) -> Figure:
 def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
     """What each group cost and what came of it."""
     colours = {id(run): curve.colour for curve in drawn for run in curve.runs}
+
+    def filling(one: Group | Curve, colour: str) -> str:
+        """A method has its colour in all settings; only in the first of them is it filled."""
+        return colour if one.facet == groups[0].facet else "white"
+
     with styled():
         figure = Figure(figsize=(6.8, 3.2), layout="constrained")
         traffic, time = figure.subplots(1, 2, sharey=True)
@@ -296,12 +301,22 @@ def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
             for ax, x in ((traffic, sent), (time, minutes)):
                 colour = colours.get(id(g.finished[0]), GREY)
                 spread = 100 * (g.std("final") or 0)
-                ax.errorbar(x, 100 * g.means["final"], yerr=spread, fmt="o", color=colour, markersize=4, elinewidth=1)
+                ax.errorbar(
+                    *(x, 100 * g.means["final"], spread),
+                    fmt="o",
+                    color=colour,
+                    markersize=4,
+                    elinewidth=1,
+                    markerfacecolor=filling(g, colour),
+                )
         traffic.set(xlabel="GB sent in both directions", ylabel="final test accuracy (%)")
         time.set(xlabel="minutes a run")
         for ax in (traffic, time):
             ax.set_xlim(left=0)
-        handles = [Line2D([], [], color=c.colour, marker="o", linestyle="", label=plain(c.label)) for c in drawn]
+        handles = [
+            Line2D([], [], linestyle="", marker="o", color=c.colour, mfc=filling(c, c.colour), label=plain(c.label))
+            for c in drawn
+        ]
         widest = max((len(c.label) for c in drawn), default=0)
         figure.legend(handles=handles, loc="outside upper center", ncols=int(np.clip(90 // (widest + 6), 1, 5)))
     return figure

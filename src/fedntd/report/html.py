@@ -327,6 +327,7 @@ def points(groups: Sequence[Group], curves: Sequence[Curve]) -> list[dict[str, A
         {
             "label": g.label,
             "colour": colours.get(id(g.finished[0]), "#8A8A8A"),
+            "hollow": g.facet != groups[0].facet,
             "accuracy": g.means["final"],
             "spread": g.std("final"),
             "minutes": g.means["seconds"] / 60,

@@ -246,6 +246,7 @@
       const [px, py] = [x(xs[i]), y(100 * p.accuracy)];
       if (p.spread) add(svg, "path", { class: "line", d: `M${px} ${y(lows[i])}V${y(highs[i])}`, stroke: p.colour, opacity: 0.4 });
       const dot = add(svg, "circle", { class: "dot", cx: px, cy: py, r: 5, fill: p.colour });
+      if (p.hollow) dot.style.cssText = `fill:var(--page);stroke:${p.colour};stroke-width:2`;
       dot.addEventListener("pointerenter", (event) => {
         const spread = p.spread ? ` ± ${(100 * p.spread).toFixed(2)}` : "";
         const rows = [
