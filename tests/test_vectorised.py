@@ -102,7 +102,7 @@ def test_the_papers_networks_on_augmented_images(model: str, algorithm: str):
             "algorithm": {"name": algorithm},
             "optimiser": {"lr": 1e-4 if model == "resnet56" else 0.01},  # 56 layers multiply what rounding changes
             "partition": {"name": "lda", "alpha": 0.5, "min_size": 3},
-            "federation": {"clients": 5, "ratio": 0.6, "rounds": 2, "local_epochs": 1, "batch_size": 8},
+            "federation": {"clients": 5, "ratio": 0.6, "rounds": 1, "local_epochs": 1, "batch_size": 8},
         }
         return from_table(table)
 

@@ -16,16 +16,17 @@ import gc
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 import numpy as np
 import safetensors
@@ -285,16 +286,12 @@ def commit() -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder in memory: what compare and report work on."""
+    """A run folder as compare and report see it. What takes its time to read is read when it is first asked for."""
 
     path: Path
     config: Config
-    records: list[Record]
     status: str  # running, finished, failed, interrupted
     reason: str
-    environment: dict[str, Any]
-    classes: list[str]
-    counts: np.ndarray  # samples of each class that each client owns, [client, class]
 
     @property
     def name(self) -> str:
@@ -304,6 +301,37 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The config, flat: {"federation.rounds": 200, ...}."""
         return configs.flat(self.config)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return read_records(self.path / "records.jsonl")
+
+    @cached_property
+    def columns(self) -> dict[str, list[float]]:
+        """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
+        return read_columns(self.path / "records.jsonl")
+
+    @property
+    def rounds(self) -> int:
+        """How many were played."""
+        return len(self.columns["accuracy"])
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return read_json(self.path / "environment.json")[-1]
+
+    @cached_property
+    def partition(self) -> dict[str, Any]:
+        return read_json(self.path / "partition.json")
+
+    @property
+    def classes(self) -> list[str]:
+        return self.partition["classes"]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Samples of each class that each client owns, [client, class]."""
+        return np.array(self.partition["counts"])
 
 
 @contextmanager
@@ -327,16 +355,11 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
 def read_run(path: Path) -> Run:
     require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
     status = read_json(path / "status.json")
-    partition = read_json(path / "partition.json")
     return Run(
         path=path,
         config=configs.from_table(configs.read(path / "config.toml")),
-        records=read_records(path / "records.jsonl"),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
-        environment=read_json(path / "environment.json")[-1],
-        classes=partition["classes"],
-        counts=np.array(partition["counts"]),
     )
 
 
@@ -361,6 +384,39 @@ def read_records(file: Path) -> list[Record]:
         except (ValueError, TypeError) as error:
             raise FedntdError(f"{file}, line {number}, is not a record: {error}") from error
     return records
+
+
+COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
+    "accuracy": float,
+    "forgetting": float,
+    "bytes_down": int,
+    "bytes_up": int,
+    "seconds": float,
+}
+
+
+def read_columns(file: Path) -> dict[str, list[float]]:
+    """Some measures of all rounds, picked out of the lines: whole records of a thousand runs would take seconds."""
+    content = file.read_bytes() if file.exists() else b""
+    found = a_line().findall(content)
+    if len(found) == content.count(b"\n"):
+        values = zip(*found, strict=True) if found else [()] * len(COLUMNS)
+        with suppress(ValueError):
+            return {name: [*map(kind, column)] for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
+    records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
+    return {name: [getattr(record, name) for record in records] for name in COLUMNS}
+
+
+@cache
+def a_line() -> re.Pattern[bytes]:
+    """The beginning of a record as `to_line` writes it, up to the last of the columns; these are its groups."""
+    names = [f.name for f in dataclasses.fields(Record)]
+    fields = dataclasses.fields(Record)[: names.index(list(COLUMNS)[-1]) + 1]
+    values = [
+        "([^,]*)" if f.name in COLUMNS else r"\[[^]]*\]" if get_origin(f.type) is list else "[^,]*" for f in fields
+    ]
+    pairs = ", ".join(f'"{f.name}": {value}' for f, value in zip(fields, values, strict=True))
+    return re.compile(rf"^\{{{pairs},.*\}}$".encode(), re.MULTILINE)
 
 
 def as_record(values: dict[str, Any]) -> Record:

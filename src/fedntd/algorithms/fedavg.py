@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
-from fedntd.algorithms.losses import cross_entropy, gradient_and_value
+from fedntd.algorithms.losses import cross_entropy
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Tree, Weights
 
@@ -63,7 +63,7 @@ class FedAvg:
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """The direction of one local step, and the loss; for methods that look at more than one point."""
-        return gradient_and_value(lambda w: self.loss(model, w, batch, ctx), w)
+        return tree.grad_and_value(lambda w: self.loss(model, w, batch, ctx), w)
 
     @property
     def measure_samples(self) -> int:

@@ -1,10 +1,7 @@
 """Terms that several methods are made of."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 from torch.nn import functional as F
 
 from fedntd import tree
@@ -60,18 +57,3 @@ def inner(a: Weights, b: Weights) -> Tensor:
 def moved(w: Weights, direction: Weights, distance: float) -> Weights:
     """`w`, `distance` away in `direction`; not moved at all where there is no direction."""
     return tree.add(w, tree.scale(distance / (inner(direction, direction).sqrt() + 1e-12), direction))
-
-
-def gradient_and_value(f: Callable[[Weights], Tensor], w: Weights) -> tuple[Weights, Tensor]:
-    """Of a function of the weights.
-
-    torch.func.grad_and_value, but for one thing: outside of vmap plain autograd does the same to the last bit, without
-    PyTorch's compiler, whose import takes most of a second. A real site answers every question in a new process.
-    """
-    if torch._C._are_functorch_transforms_active():
-        return grad_and_value(f)(w)
-    leaves = {name: leaf.detach().requires_grad_() for name, leaf in w.items()}
-    with torch.enable_grad():
-        value = f(leaves)
-    gradient = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(leaves, gradient, strict=True)), value.detach()
