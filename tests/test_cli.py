@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,12 @@ def fedntd(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def train(monkeypatch: pytest.MonkeyPatch, out: str, *settings: str, more: tuple[str, ...] = ()) -> int:
     chosen = [part for setting in (*QUICK, *settings) for part in ("--set", setting)]
     return fedntd(monkeypatch, "run", "demo", *chosen, "--out", out, *more)
+
+
+def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    done = subprocess.run([sys.executable, "-m", "fedntd", "algorithms", "--json"], capture_output=True, text=True)
+    fedntd(monkeypatch, "algorithms", "--json")
+    assert done.stdout == capsys.readouterr().out
 
 
 def test_run_compare_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

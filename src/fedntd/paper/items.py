@@ -32,7 +32,9 @@ ITEMS: dict[str, str] = {
     "prop1": "prop1:ITEM",
     "prop2": "prop2:ITEM",
     "prop3": "prop3:ITEM",
-    "learning-rate": "learning_rate:ITEM",  # not in the paper: which rate its figures come from
+    # not in the paper: where its figures come from
+    "learning-rate": "learning_rate:ITEM",
+    "variants": "variants:ITEM",
 }
 
 
