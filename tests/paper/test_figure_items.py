@@ -45,7 +45,8 @@ from fedntd.paper.methods import METHODS
 from fedntd.paper.render import draw, write_item
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Figures, Table
-from fedntd.record import load_checkpoint, read_run
+from fedntd.record import load_checkpoint
+from fedntd.runs import read_run
 
 ALL = [
     module.ITEM

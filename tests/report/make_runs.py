@@ -1,4 +1,4 @@
-"""Run folders with made-up but plausible numbers, written and read back by the real `fedntd.record`."""
+"""Run folders with made-up but plausible numbers, by the real `fedntd.record`, and read back by `fedntd.runs`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,8 @@ from fedntd.data.partition import class_counts
 from fedntd.federation import deal
 from fedntd.metrics import cosine, forgetting, in_local, out_local
 from fedntd.plan import cohort as draw_cohort
-from fedntd.record import Record, Run, RunFolder, mean_and_std, read_run
+from fedntd.record import Record, RunFolder, mean_and_std
+from fedntd.runs import Run, read_run
 
 FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 

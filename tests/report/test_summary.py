@@ -9,8 +9,8 @@ from make_runs import make_run, plain_record, settings, write_run
 from rich.console import Console
 
 from fedntd.algorithms import FedAvg
-from fedntd.record import Run
 from fedntd.report.summary import compare_json, compare_table, curves, differing, group, labels, summarise
+from fedntd.runs import Run
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from fedntd.local import local_step
 from fedntd.metrics import Vector, count, in_batches, in_local, out_local
 from fedntd.optim import learning_rate
 from fedntd.plan import cohort, local_plan
-from fedntd.record import Record, State, load_checkpoint, read_run
+from fedntd.record import Record, State, load_checkpoint
+from fedntd.runs import read_run
 from fedntd.tree import Weights
 
 

@@ -10,9 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.record import Record, Run, read_run, read_runs
+from fedntd.errors import FedntdError, require_one_of
+from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
+from fedntd.runs import Run, find_runs, read_run, read_runs
 
 ROWS = ("round", "run")
 
@@ -72,20 +73,6 @@ def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
-
-
-def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among `paths`, and those right inside them."""
-    found: list[Path] = []
-    for path in paths:
-        require(path.exists(), f"there is no folder {path}")
-        inside = sorted(config.parent for config in path.glob("*/config.toml"))
-        require(
-            bool(inside) or (path / "config.toml").exists(),
-            f"{path} is neither a run folder nor a folder of run folders",
-        )
-        found += [path] if (path / "config.toml").exists() else inside
-    return list(dict.fromkeys(found))
 
 
 # --- trackers ---------------------------------------------------------------------------------------------------

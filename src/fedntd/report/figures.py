@@ -17,7 +17,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedntd.errors import FedntdError
-from fedntd.record import Run
 from fedntd.report.statistics import HeatMap, heat_map
 from fedntd.report.summary import (
     MOST_CURVES,
@@ -31,6 +30,7 @@ from fedntd.report.summary import (
     labels,
     partition_title,
 )
+from fedntd.runs import Run
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure looks the same everywhere

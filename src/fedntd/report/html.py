@@ -15,10 +15,10 @@ import numpy as np
 from fedntd.config import Choice
 from fedntd.errors import FedntdError, require
 from fedntd.plan import cohort
-from fedntd.record import Run
 from fedntd.report import statistics, summary
 from fedntd.report.statistics import HeatMap
 from fedntd.report.summary import HEADINGS, Best, Curve, Extra, Group, figure, outcomes, show, size, thing
+from fedntd.runs import Run
 
 EXPLAINED = {
     "final": "accuracy on the test part after the last round",

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from fedntd.errors import FedntdError, require
-from fedntd.record import Run
 from fedntd.report.summary import ASIDE, Group, differing, group, show, thing
+from fedntd.runs import Run
 
 
 def leaderboard(runs: Sequence[Run], figure: str = "final") -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedntd.errors import FedntdError, did_you_mean, require
-from fedntd.record import Run
 from fedntd.report.summary import ASIDE, Extra, Group, differing, show, size, summarise, thing
+from fedntd.runs import Run
 
 
 def parse_baseline(text: str, runs: Sequence[Run]) -> tuple[str, str]:

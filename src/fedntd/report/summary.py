@@ -15,7 +15,7 @@ from rich.text import Text
 from fedntd.config import Config
 from fedntd.errors import did_you_mean, require
 from fedntd.metrics import moving_average
-from fedntd.record import Run
+from fedntd.runs import Run
 
 HEADINGS = {"final": "final", "best": "best", "last10": "last 10", "ema": "EMA 0.6", "forgetting": "F"}
 ASIDE = ("workers", "checkpoint_seconds", "device", "measure.local_every")  # they do not change what is trained
