@@ -29,10 +29,10 @@ from fedntd.models.functional import Model
 from fedntd.paper.cli import app as paper_app
 from fedntd.presets import find_table
 from fedntd.record import Record
+from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.leaderboard import leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
-from fedntd.report.summary import compare_json, compare_table
 from fedntd.runs import collector_paused, find_runs, read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.execute import event_of

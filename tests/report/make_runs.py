@@ -68,6 +68,21 @@ def plain_record(round: int, accuracy: float, **changes: Any) -> Record:
     return Record(**{**values, **changes})
 
 
+def exact_run(path: Path, accuracies: Sequence[float], status: str = "finished", reason: str = "", **more: Any) -> Run:
+    """One round for each of the accuracies; F is half of it."""
+    records = [plain_record(t, a, forgetting=a / 2) for t, a in enumerate(accuracies, start=1)]
+    config = settings(**{"rounds": max(1, len(accuracies)), **more})
+    return write_run(path, config, records, status=status, reason=reason)
+
+
+def methods_by_partitions(path: Path) -> list[Run]:
+    """Two methods by two partitions: FedNTD is better on one of them, FedAvg on the other."""
+    return [
+        exact_run(path / f"{method}{s}", [accuracy], algorithm=method, partition__s=s)
+        for method, s, accuracy in (("fedavg", 2, 0.3), ("fedavg", 5, 0.8), ("fedntd", 2, 0.5), ("fedntd", 5, 0.7))
+    ]
+
+
 def plausible_records(config: configs.Config, classes: int = 10, stop: int | None = None) -> list[Record]:
     """Accuracy that rises and swings with the classes the cohort holds, less so for FedNTD."""
     beta = config.algorithm.options.get("beta", 0.0)

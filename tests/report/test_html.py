@@ -15,8 +15,8 @@ import pytest
 from make_runs import make_run, plain_record, settings, write_run
 
 from fedntd.errors import FedntdError
+from fedntd.report.charts import curves
 from fedntd.report.html import size, write_report
-from fedntd.report.summary import curves
 from fedntd.runs import Run
 
 NASTY = "</script><img src=x onerror='window.broken=1'>"

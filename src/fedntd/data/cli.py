@@ -111,8 +111,8 @@ def partition(
     """
     from fedntd.federation import deal, load_dataset
     from fedntd.presets import configure
+    from fedntd.report.charts import partition_title
     from fedntd.report.figures import partition_figure, save_figure
-    from fedntd.report.summary import partition_title
 
     config = configure(source, settings or [])
     dataset = load_dataset(config)

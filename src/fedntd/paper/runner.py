@@ -13,7 +13,7 @@ from fedntd.errors import FedntdError, require
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Store, compact, distinct, file_name, put
 from fedntd.record import Record, read_json
-from fedntd.report.summary import show, thing
+from fedntd.report.wording import show, thing
 from fedntd.together import federate_together, shape
 
 

@@ -17,19 +17,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedntd.errors import FedntdError
-from fedntd.report.statistics import HeatMap, heat_map
-from fedntd.report.summary import (
+from fedntd.report.charts import (
     MOST_CURVES,
     Curve,
-    Group,
     best_groups,
     curves,
     distinct_partitions,
-    group,
     is_number,
-    labels,
     partition_title,
 )
+from fedntd.report.statistics import HeatMap, heat_map
+from fedntd.report.summary import Group, group, labels
 from fedntd.runs import Run
 
 STYLE: dict[Any, Any] = {

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from fedntd.errors import FedntdError, require
-from fedntd.report.summary import ASIDE, Group, differing, group, show, thing
+from fedntd.report.summary import Group, group, setting, telling
+from fedntd.report.wording import thing
 from fedntd.runs import Run
 
 
@@ -14,14 +15,10 @@ def leaderboard(runs: Sequence[Run], figure: str = "final") -> str:
     """A table in Markdown: one row a method, one column for each of the other settings that the runs differ in."""
     finished = [run for run in runs if run.status == "finished"]
     require(bool(finished), "there is no finished run to make a leaderboard of")
-    others = [key for key in differing(runs) if key not in ("seed", *ASIDE) and not key.startswith("algorithm.")]
+    others = [key for key in telling(runs) if not key.startswith("algorithm.")]
     columns: dict[str, list[Run]] = {}
     for run in runs:
-        told = [
-            thing(str(value)) if key.endswith(".name") else f"{key.split('.')[-1]}={show(value)}"
-            for key in others
-            if (value := run.settings.get(key)) is not None
-        ]
+        told = [setting(key.split(".")[-1], value) for key in others if (value := run.settings.get(key)) is not None]
         columns.setdefault(" ".join(told) or thing(run.config.data.name), []).append(run)
     scores: dict[str, dict[str, Group]] = {}
     for column, members in columns.items():

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedntd.errors import FedntdError, did_you_mean, require
-from fedntd.report.summary import ASIDE, Extra, Group, differing, show, size, summarise, thing
+from fedntd.report.compare import Extra
+from fedntd.report.summary import ASIDE, Group, differing, summarise, telling
+from fedntd.report.wording import show, size, thing
 from fedntd.runs import Run
 
 
@@ -178,7 +180,7 @@ class HeatMap:
 
 def heat_map(runs: Sequence[Run], by: Sequence[str] = (), figure: str = "final") -> HeatMap | None:
     """Of the two settings `by`, or of the only two in which the runs differ, the seed aside; else None."""
-    keys = list(by) or [key for key in differing(runs) if key not in ("seed", *ASIDE)]
+    keys = list(by) or telling(runs)
     if len(keys) != 2:
         return None
     cells: dict[tuple, list[float]] = {}
