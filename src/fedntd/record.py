@@ -36,6 +36,7 @@ from fedntd import config as configs
 from fedntd import tree
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
+from fedntd.files import read_json
 from fedntd.tree import Weights
 
 
@@ -271,13 +272,6 @@ def as_record(values: dict[str, Any]) -> Record:
     record = object.__new__(Record)
     record.__dict__.update(values)
     return record
-
-
-def read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FedntdError(f"{file} cannot be read: {error}") from error
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from filelock import FileLock, Timeout
 from fedntd import config as configs
 from fedntd.config import Config
 from fedntd.errors import require
-from fedntd.record import Record, read_json, read_records
+from fedntd.files import read_json
+from fedntd.record import Record, read_records
 
 
 @dataclass(frozen=True)

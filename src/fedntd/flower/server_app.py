@@ -28,6 +28,7 @@ from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, asks_for_locals, choose_device, set_float32_precision
+from fedntd.files import read_json
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.messages import (
@@ -49,7 +50,7 @@ from fedntd.local import train_client
 from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local
 from fedntd.models.functional import Batch
 from fedntd.optim import learning_rate
-from fedntd.record import Record, RunFolder, State, mean_and_std, read_json
+from fedntd.record import Record, RunFolder, State, mean_and_std
 from fedntd.tree import Weights
 
 

@@ -13,8 +13,9 @@ from fedntd.config import Config, call, from_table
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
 from fedntd.federation import Federation, choose_device, load_dataset
+from fedntd.files import read_json
 from fedntd.paper.ledger import compact, put
-from fedntd.record import environment, read_json
+from fedntd.record import environment
 
 BACKWARD = 2  # a backward pass costs about two forward passes
 

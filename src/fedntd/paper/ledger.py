@@ -16,8 +16,8 @@ import numpy as np
 
 from fedntd.config import Config, Measure, from_table, identity, to_table
 from fedntd.errors import FedntdError, require
+from fedntd.files import read_json
 from fedntd.metrics import moving_average
-from fedntd.record import read_json
 from fedntd.report.wording import show, thing
 from fedntd.runs import Run, read_run
 

@@ -13,55 +13,6 @@ from fedntd.report.summary import HEADINGS, Group, group, labels, summarise, tel
 from fedntd.report.wording import duration, figure
 from fedntd.runs import Run
 
-Best = Mapping[tuple[str, str], float]  # by facet and figure
-
-
-def best_shown(groups: Sequence[Group]) -> Best:
-    """Of each figure the best value among groups with a finished run, as far as the digits shown tell; where several
-    methods were run in several settings, the best of each setting."""
-    shown: dict[tuple[str, str], list[float]] = {}
-    for g in groups:
-        for key in HEADINGS:
-            if g.finished and g.values[key]:
-                shown.setdefault((g.facet, key), []).append(float(figure(key, g.mean(key))))
-    return {at: (min if at[1] == "forgetting" else max)(values) for at, values in shown.items() if len(values) > 1}
-
-
-def is_best(key: str, one: Group, best: Best) -> bool:
-    mean = one.mean(key) if one.finished else None
-    return mean is not None and float(figure(key, mean)) == best.get((one.facet, key))
-
-
-def outcomes(one: Group) -> list[str]:
-    """What is to be said of runs that did not finish: "failed (round 7)", "interrupted", "3 × failed (round 1)"."""
-    told = Counter(
-        f"failed (round {run.rounds + 1})" if run.status == "failed" else run.status
-        for run in one.runs
-        if run.status != "finished"
-    )
-    return [text if count == 1 else f"{count} × {text}" for text, count in told.items()]
-
-
-def progress(one: Group) -> str:
-    """Rounds done, of how many if they are fewer."""
-    done, planned = max(run.rounds for run in one.runs), one.runs[0].config.federation.rounds
-    return str(done) if done == planned else f"{done}/{planned}"
-
-
-def reasons(runs: Sequence[Run]) -> list[str]:
-    """Why runs failed; those that failed for one reason are told in one sentence."""
-    failed: dict[tuple[int, str], list[str]] = {}
-    if all(run.status != "failed" for run in runs):
-        return []
-    for label, run in zip(labels(runs), runs, strict=True):
-        if run.status == "failed":
-            failed.setdefault((run.rounds + 1, run.reason or "no reason was recorded"), []).append(label)
-
-    def all_of(names: list[str]) -> str:
-        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-    return [f"{all_of(names)} failed in round {round}: {why}" for (round, why), names in failed.items()]
-
 
 @dataclass(frozen=True)
 class Extra:
@@ -70,11 +21,6 @@ class Extra:
     heading: str
     text: Callable[[Group], str]
     values: Callable[[Group], dict[str, Any]]
-
-
-def headings(extras: Sequence[Extra]) -> dict[str, str]:
-    """Of the figures: further columns take the room of some."""
-    return {key: HEADINGS[key] for key in (("final", "last10", "forgetting") if extras else HEADINGS)}
 
 
 def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[Extra] = ()) -> Table:
@@ -123,3 +69,58 @@ def compare_json(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[E
         row["members"] = [{"path": str(run.path), "seed": run.config.seed, **asdict(s)} for run, s in told]
         result.append(row)
     return result
+
+
+def headings(extras: Sequence[Extra]) -> dict[str, str]:
+    """Of the figures: further columns take the room of some."""
+    return {key: HEADINGS[key] for key in (("final", "last10", "forgetting") if extras else HEADINGS)}
+
+
+Best = Mapping[tuple[str, str], float]  # by facet and figure
+
+
+def best_shown(groups: Sequence[Group]) -> Best:
+    """Of each figure the best value among groups with a finished run, as far as the digits shown tell; where several
+    methods were run in several settings, the best of each setting."""
+    shown: dict[tuple[str, str], list[float]] = {}
+    for g in groups:
+        for key in HEADINGS:
+            if g.finished and g.values[key]:
+                shown.setdefault((g.facet, key), []).append(float(figure(key, g.mean(key))))
+    return {at: (min if at[1] == "forgetting" else max)(values) for at, values in shown.items() if len(values) > 1}
+
+
+def is_best(key: str, one: Group, best: Best) -> bool:
+    mean = one.mean(key) if one.finished else None
+    return mean is not None and float(figure(key, mean)) == best.get((one.facet, key))
+
+
+def outcomes(one: Group) -> list[str]:
+    """What is to be said of runs that did not finish: "failed (round 7)", "interrupted", "3 × failed (round 1)"."""
+    told = Counter(
+        f"failed (round {run.rounds + 1})" if run.status == "failed" else run.status
+        for run in one.runs
+        if run.status != "finished"
+    )
+    return [text if count == 1 else f"{count} × {text}" for text, count in told.items()]
+
+
+def progress(one: Group) -> str:
+    """Rounds done, of how many if they are fewer."""
+    done, planned = max(run.rounds for run in one.runs), one.runs[0].config.federation.rounds
+    return str(done) if done == planned else f"{done}/{planned}"
+
+
+def reasons(runs: Sequence[Run]) -> list[str]:
+    """Why runs failed; those that failed for one reason are told in one sentence."""
+    failed: dict[tuple[int, str], list[str]] = {}
+    if all(run.status != "failed" for run in runs):
+        return []
+    for label, run in zip(labels(runs), runs, strict=True):
+        if run.status == "failed":
+            failed.setdefault((run.rounds + 1, run.reason or "no reason was recorded"), []).append(label)
+
+    def all_of(names: list[str]) -> str:
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    return [f"{all_of(names)} failed in round {round}: {why}" for (round, why), names in failed.items()]

@@ -4,13 +4,13 @@ import csv
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedntd.errors import FedntdError, require_one_of
+from fedntd.files import whole
 from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
 from fedntd.runs import Run, find_runs, read_run, read_runs
@@ -54,12 +54,10 @@ def load(folder: str | Path, per: str = "round") -> Any:
 
 
 def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
-    """As the name's ending says, CSV or Parquet; written aside, then moved into place."""
+    """As the name's ending says, CSV or Parquet."""
     require_one_of("ending", file.suffix, (".csv", ".parquet"))
     rows = rows_of(runs, per)
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with whole(file) as aside:
         if file.suffix == ".csv":
             with open(aside, "w", newline="", encoding="utf-8") as opened:
                 writer = csv.DictWriter(opened, list(rows[0]) if rows else ["run"])
@@ -68,11 +66,6 @@ def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
         else:
             need("pyarrow", "frames", "Parquet")
             need("pandas", "frames", "Parquet").DataFrame(rows).to_parquet(aside, engine="pyarrow", index=False)
-        os.replace(aside, file)
-    except OSError as error:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
 
 
 # --- trackers ---------------------------------------------------------------------------------------------------

@@ -1,9 +1,7 @@
 """One HTML page of runs that needs nothing else: styles, script and data are inside."""
 
 import json
-import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +11,8 @@ import jinja2
 import numpy as np
 
 from fedntd.config import Choice
-from fedntd.errors import FedntdError, require
+from fedntd.errors import require
+from fedntd.files import whole
 from fedntd.plan import cohort
 from fedntd.report import charts, compare, statistics, summary
 from fedntd.report.charts import Curve
@@ -46,18 +45,10 @@ class View:
 
 
 def write_report(runs: Sequence[Run], file: Path, title: str | None = None, view: View | None = None) -> Path:
-    """The page is written aside and moved into place, so that a reader never meets half of it."""
     require(bool(runs), "a report needs at least one run")
     page = render(runs, title, view or View())
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with whole(file) as aside:
         aside.write_text(page, encoding="utf-8")
-        os.replace(aside, file)
-    except OSError as error:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
     return file
 
 
