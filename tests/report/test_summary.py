@@ -61,8 +61,8 @@ class TestLabels:
             ),
             # what the server does besides is told where it does something
             (
-                [{}, {"server__name": "fedopt"}, {"auxiliary__name": "fashion-mini"}],
-                ["fedavg", "fedavg server=fedopt", "fedavg auxiliary=fashion-mini"],
+                [{}, {"server__name": "fedopt"}, {"robust__name": "median"}, {"auxiliary__name": "fashion-mini"}],
+                ["fedavg", "fedavg server=fedopt", "fedavg robust=median", "fedavg auxiliary=fashion-mini"],
             ),
             # neither speed nor what is measured besides makes another run of it
             ([{"workers": 1}, {"algorithm": "fedntd", "workers": 2, "measure__local_every": 5}], ["fedavg", "fedntd"]),

@@ -106,7 +106,7 @@ def methods_and_rest(runs: Sequence[Run]) -> list[tuple[str, str]]:
     def told(key: str, settings: dict[str, Any]) -> str:
         if key not in settings or len(values[peers(key, settings)]) == 1:
             return ""
-        if key in ("server.name", "auxiliary.name"):  # most methods have neither
+        if key in ("server.name", "robust.name", "auxiliary.name"):  # most runs have none of them
             return "" if settings[key] in ("none", "") else f"{key.split('.')[0]}={thing(settings[key])}"
         return setting(names[key], settings[key])
 
