@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.config import GIVEN, Choice, Config, call, make_algorithm, target
+from fedntd.choices import GIVEN, Choice, call, target
+from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import load
@@ -290,11 +291,9 @@ def load_dataset(config: Config) -> Dataset:
 
 def deal(config: Config, labels: Indices) -> list[Indices]:
     """Which client owns which training samples."""
-    seed = config.seed if config.partition_seed is None else config.partition_seed
     options = json.dumps(config.partition.options, sort_keys=True)
-    return list(
-        dealt(config.partition.name, options, config.federation.clients, seed, labels.astype(np.int64).tobytes())
-    )
+    clients, label_bytes = config.federation.clients, labels.astype(np.int64).tobytes()
+    return list(dealt(config.partition.name, options, clients, config.dealing_seed, label_bytes))
 
 
 @lru_cache(maxsize=64)

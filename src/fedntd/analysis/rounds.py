@@ -10,7 +10,8 @@ import torch
 
 from fedntd import tree
 from fedntd.algorithms.base import Context
-from fedntd.config import Choice, Config
+from fedntd.choices import Choice
+from fedntd.config import Config
 from fedntd.errors import require
 from fedntd.federation import Federation
 from fedntd.local import local_step

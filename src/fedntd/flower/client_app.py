@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context
-from fedntd.config import call, make_algorithm
+from fedntd.choices import call
+from fedntd.config import make_algorithm
 from fedntd.data.device import DevicePart
 from fedntd.engines import seeded
 from fedntd.errors import FedntdError, require

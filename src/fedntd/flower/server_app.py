@@ -22,7 +22,8 @@ from torch import Tensor
 from fedntd import __version__, plan, tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.config import Config, call, make_algorithm
+from fedntd.choices import call
+from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from fedntd.algorithms.requirements import requirements
-from fedntd.config import Config, call, from_table
+from fedntd.choices import call
+from fedntd.config import Config, from_table
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
 from fedntd.federation import Federation, choose_device, load_dataset

@@ -72,9 +72,8 @@ def is_number(value: float | None) -> bool:
 
 def partition_title(config: Config) -> str:
     options = ", ".join(f"{key} = {show(value)}" for key, value in config.partition.options.items())
-    seed = config.seed if config.partition_seed is None else config.partition_seed
     name = thing(config.partition.name) + (f" ({options})" if options else "")
-    return f"{thing(config.data.name)}, {name}, seed {seed}"
+    return f"{thing(config.data.name)}, {name}, seed {config.dealing_seed}"
 
 
 def distinct_partitions(runs: Sequence[Run]) -> list[Run]:

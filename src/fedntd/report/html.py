@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from fedntd.config import Choice
+from fedntd.choices import Choice
 from fedntd.errors import require
 from fedntd.files import whole
 from fedntd.plan import cohort
