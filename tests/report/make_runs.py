@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from fedntd import config as configs
+from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
-from fedntd.federation import deal
 from fedntd.metrics import cosine, forgetting, in_local, out_local
 from fedntd.plan import cohort as draw_cohort
 from fedntd.record import Record, RunFolder, mean_and_std

@@ -20,9 +20,10 @@ from fedntd.algorithms.base import Context
 from fedntd.choices import call
 from fedntd.config import make_algorithm
 from fedntd.data.device import DevicePart
+from fedntd.devices import choose_device, set_float32_precision
 from fedntd.engines import seeded
 from fedntd.errors import FedntdError, require
-from fedntd.federation import asks_for_locals, choose_device, set_float32_precision
+from fedntd.federation import asks_for_locals
 from fedntd.flower.messages import (
     EVALUATE,
     HELLO,

@@ -27,8 +27,9 @@ from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
+from fedntd.devices import choose_device, set_float32_precision
 from fedntd.errors import FedntdError, require
-from fedntd.federation import Diverged, asks_for_locals, choose_device, set_float32_precision
+from fedntd.federation import Diverged, asks_for_locals, client_shares
 from fedntd.files import read_json
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
@@ -212,7 +213,8 @@ class Coordinator:
         )
         counts = sites.counts()
         up, p = self.weigh(got.uploads, len(drawn))
-        w, server = algorithm.aggregate(state.w, state.server, up, p, float(self.shares(counts)[used].sum()))
+        fraction = float(client_shares(counts, config.federation.aggregation)[used].sum())
+        w, server = algorithm.aggregate(state.w, state.server, up, p, fraction)
         if not tree.all_finite(w):
             raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
         last = {k: {"round": torch.tensor(round)} for k in used}
@@ -270,12 +272,6 @@ class Coordinator:
         if self.settings.clip:
             return {"delta": noised(up["delta"], self.settings.noise * self.settings.clip / cohort)}, p
         return call("robust", self.config.robust, up=up, p=p)
-
-    def shares(self, counts: np.ndarray) -> np.ndarray:
-        """Each site's weight in the whole federation."""
-        if self.config.federation.aggregation == "size":
-            return counts.sum(1) / counts.sum()
-        return np.full(len(counts), 1 / len(counts))
 
     # --- measuring
 

@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedntd.config import Config, from_table
+from fedntd.data.chosen import load_dataset
+from fedntd.devices import choose_device
 from fedntd.errors import did_you_mean, require, require_one_of
-from fedntd.federation import choose_device, load_dataset
 from fedntd.record import RunFolder
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS, summarise
