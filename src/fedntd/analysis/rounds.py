@@ -10,7 +10,6 @@ import torch
 
 from fedntd import tree
 from fedntd.algorithms.base import Context
-from fedntd.choices import Choice
 from fedntd.config import Config
 from fedntd.errors import require
 from fedntd.federation import Federation
@@ -61,10 +60,6 @@ def class_accuracy(federation: Federation, w: Weights) -> Vector:
     """Of any weights, on the federation's test part: [class]."""
     engine = federation.engine
     return count(engine.model, w, engine.test_part, in_batches(len(engine.test_part)), engine.classes).class_accuracy
-
-
-def with_algorithm(config: Config, name: str, **options: Any) -> Config:
-    return replace(config, algorithm=Choice(name, options))
 
 
 # --- whole rounds -----------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def mlflow(run: Run, out: Path) -> Opened:
 TRACKERS: dict[str, Callable[[Run, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
 
 
-def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool, pause: float = 1.0) -> Iterator[Run]:
+def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
     """Hand all records to a tracker; with `follow`, also those to come, until no run goes on. Yields what is done.
 
     A run that was killed and resumed plays some rounds again, with the same records: they are handed over once.
@@ -157,4 +157,4 @@ def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool, pause: f
                 left.remove(path)
                 yield run
         if left:
-            time.sleep(pause)
+            time.sleep(1)
