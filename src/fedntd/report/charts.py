@@ -14,6 +14,7 @@ from fedntd.runs import Run
 # Okabe and Ito's colours, which the colour-blind can tell apart, without those that are faint on white or on black
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
 DASHES = ("", "6 3", "2 2")
+MOST_CURVES = 14  # more than that no chart can tell apart
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,6 @@ class Curve:
         rounds = [round for round in tables[0] if all(round in table for table in tables)]
         rows = np.array([[table[round] for round in rounds] for table in tables], dtype=float)
         return rounds, rows.mean(0), rows.std(0, ddof=1) if len(rows) > 1 else None
-
-
-MOST_CURVES = 14  # more than that no chart can tell apart
 
 
 def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] | None = None) -> list[Curve]:
