@@ -28,7 +28,8 @@ import torch
 
 from fedntd import Federation
 from fedntd.config import from_table
-from fedntd.record import read_records, read_run
+from fedntd.record import read_records
+from fedntd.runs import read_run
 
 
 def settings(sites: int, ratio: float, rounds: int, samples: int) -> dict[str, Any]:

@@ -24,8 +24,8 @@ import torch
 
 import fedntd
 from fedntd.config import Config, from_table, to_toml
+from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
-from fedntd.federation import deal
 from fedntd.record import Record, environment, to_line
 
 METHODS = ("fedavg", "fedprox", "scaffold", "moon", "fedntd")

@@ -10,7 +10,7 @@ import pytest
 
 from fedntd import ALGORITHMS
 from fedntd.cli import main
-from fedntd.record import read_run
+from fedntd.runs import read_run
 
 QUICK = [
     *("federation.rounds=2", "federation.ratio=0.02", "federation.local_epochs=1", "measure.local_every=0"),

@@ -24,7 +24,8 @@ import fedntd
 from fedntd import ALGORITHMS, cli
 from fedntd.algorithms.released import RELEASED
 from fedntd.algorithms.robust import ROBUST
-from fedntd.config import Choice, Config, flat, from_table, read, resolve
+from fedntd.choices import Choice, resolve
+from fedntd.config import Config, flat, from_table, read
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
 from fedntd.presets import TABLE1, WHOLE, preset

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, federate, read_run
-from fedntd.record import COLUMNS, RunFolder, read_records
+from fedntd.record import RunFolder, read_records
 from started import Started
 
 Net = Callable[[], nn.Module]
@@ -194,14 +194,6 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path, make_config: Make
     assert "another process is writing to" in errors
 
 
-def test_while_it_runs_it_is_running(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    rounds = federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run")
-    next(rounds)
-    assert read_run(tmp_path / "run").status == "running"
-    rounds.close()
-    assert read_run(tmp_path / "run").status == "interrupted"
-
-
 def test_a_diverged_run_is_failed_and_keeps_its_records(
     tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
 ):
@@ -240,24 +232,6 @@ def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, t
     longer = quick(make_config, federation={"rounds": 4})
     list(federate(longer, blobs, tiny_net(), out=tmp_path / "run", resume=True))
     assert [r["round"] for r in numbers(tmp_path / "run")] == [1, 2, 3, 4]
-
-
-def test_columns_are_those_of_the_records(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    """However the lines are written: as we do, by another program, or with a last one that is not whole."""
-    records = list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
-    wanted = {name: [getattr(record, name) for record in records] for name in COLUMNS}
-    file = tmp_path / "run/records.jsonl"
-    whole = file.read_text()
-    assert read_run(tmp_path / "run").columns == wanted
-    file.write_text(whole + whole.splitlines()[0][:-1])
-    assert read_run(tmp_path / "run").columns == wanted
-    file.write_text("".join(json.dumps(json.loads(line), separators=(",", ":")) + "\n" for line in whole.splitlines()))
-    assert read_run(tmp_path / "run").columns == wanted
-    file.write_text("")
-    assert read_run(tmp_path / "run").columns == {name: [] for name in COLUMNS}
-    file.write_text(whole.replace('"accuracy": ', '"accuracy": x', 1))
-    with pytest.raises(FedntdError, match=r"records\.jsonl, line 1, is not a record"):
-        _ = read_run(tmp_path / "run").columns
 
 
 def test_a_resumed_config_is_the_new_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
-from fedntd.federation import deal
+from fedntd.data.chosen import deal
 from fedntd.record import load_checkpoint
 from fedntd.together import Pace, shape
 from fedntd.vectorised import Vectorised

@@ -13,8 +13,9 @@ from fedntd.errors import FedntdError
 from fedntd.federation import Diverged, Federation
 from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.presets import configure
-from fedntd.record import Record, Run, read_run
+from fedntd.record import Record
 from fedntd.report.export import load
+from fedntd.runs import Run, read_run
 from fedntd.together import federate, federate_together
 
 try:

@@ -19,12 +19,12 @@ class Speed(NamedTuple):
     samples_per_second: float  # that were trained
 
 
-def measure_speed(rounds: int = 3) -> Iterator[Speed]:
+def measure_speed() -> Iterator[Speed]:
     """FedNTD on the packaged images, 10 clients a round, the global model tested after each."""
     for device, engine, precision in settings():
         options = (f"device={device}", f"engine={engine}", f"precision={precision}", "measure.local_every=0")
         federation = Federation(configure("demo", options))
-        first, *records = [federation.play_round() for _ in range(1 + rounds)]
+        first, *records = [federation.play_round() for _ in range(4)]
         seconds = float(np.median([record.seconds for record in records]))
         trained = np.mean([sum(len(federation.parts[k]) for k in record.cohort) for record in records])
         rate = float(trained) * federation.config.federation.local_epochs / seconds

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,6 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedntd.algorithms import ALGORITHMS
@@ -28,15 +27,16 @@ from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.paper.cli import app as paper_app
 from fedntd.presets import find_table
-from fedntd.record import Record, collector_paused, read_run, read_runs
-from fedntd.report.export import ROWS, TRACKERS, find_runs, track, write_rows
+from fedntd.progress import Outcomes, method_of, show_progress
+from fedntd.record import Record
+from fedntd.report.compare import compare_json, compare_table
+from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.leaderboard import leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
-from fedntd.report.summary import compare_json, compare_table
+from fedntd.report.wording import thing
+from fedntd.runs import collector_paused, find_runs, read_run, read_runs
 from fedntd.sweep.cli import sweep
-from fedntd.sweep.execute import event_of
 from fedntd.sweep.search import search_pictures
-from fedntd.sweep.show import Board, Row, live
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(
@@ -52,9 +52,7 @@ app.command()(sweep)
 app.add_typer(paper_app, name="paper")
 app.add_typer(flower_app, name="flower")
 
-stdout = Console()
-SIZES = ("state_bytes", "extra_up_bytes", "extra_down_bytes")
-stderr = Console(stderr=True)
+stdout, stderr = Console(), Console(stderr=True)
 
 RunFolders = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.", show_default=False)
@@ -108,31 +106,25 @@ def run(
         table = find_table(source or "demo")
     names, tables = zip(*expand(with_settings(table, settings or [])), strict=True)
     configs = [from_table(table) for table in tables]
-    first, several = configs[0], names != ("",)
-    if out is None:
-        stem = Path(source).stem if source and source.endswith(".toml") else (source or "demo")
-        end = "" if several else f"-seed{first.seed}"
-        out = free_folder(Path("runs") / f"{stem}-{method_of(first).split(':')[-1]}{end}")
+    several = names != ("",)
+    out = out or free_folder(default_folder(source or "demo", configs[0], several))
+    outs = [out / name for name in names]
 
     if several:
-        outs = [out / name for name in names]
         outcomes = federate_together(configs, outs, resume)
     else:
-        outs = [out]
-        outcomes = enumerate_one(federate(first, out=out, resume=resume))
+        outcomes = outcomes_of(federate(configs[0], out=out, resume=resume))
     failed: dict[Path, FedntdError] = {}
     try:
-        for i, outcome in show_progress(outcomes, configs, names):
+        for i, outcome in show_progress(outcomes, configs, names, stderr):
             if isinstance(outcome, FedntdError):
                 failed[outs[i]] = outcome
-    except Diverged as error:
-        failed[out] = error
     except KeyboardInterrupt:
         outcomes.close()
-        started = any((folder / "config.toml").exists() for folder in outs)
         again = "the same command and --resume" if several else f"fedntd run --resume --out {out}"
-        stderr.print(f"interrupted; {escape(f'go on with: {again}' if started else 'nothing was written yet')}",
-                     soft_wrap=True)  # fmt: skip
+        started = any((folder / "config.toml").exists() for folder in outs)
+        told = f"go on with: {again}" if started else "nothing was written yet"
+        stderr.print(f"interrupted; {escape(told)}", soft_wrap=True)
         raise typer.Exit(130) from None
     for folder, error in failed.items():
         kept = f"\nrecords are kept in {folder}" if (folder / "config.toml").exists() else f" ({folder.name})"
@@ -271,9 +263,8 @@ def algorithms(as_json: AsJson = False) -> None:
     for title in ("state", "up", "down", "forward", "back", "data"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        sizes = (
-            f"{row[key] / 1e6:.1f} MB" if row[key] >= 1e5 else f"{row[key]} B" if row[key] else "–" for key in SIZES
-        )
+        counts = (row[key] for key in ("state_bytes", "extra_up_bytes", "extra_down_bytes"))
+        sizes = (f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count} B" if count else "–" for count in counts)
         passes = (f"+{row[key]}" if row[key] else "–" for key in ("extra_forwards", "extra_backwards"))
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
         table.add_row(row["name"], settings, *sizes, *passes, "yes" if row["auxiliary_data"] else "–")
@@ -307,59 +298,19 @@ def bench(as_json: AsJson = False) -> None:
     stdout.print(table)
 
 
-Outcomes = Generator[tuple[int, Record | FedntdError]]
+def outcomes_of(records: Generator[Record]) -> Outcomes:
+    """Of one run by itself, as if it were one of several."""
+    try:
+        for record in records:
+            yield 0, record
+    except Diverged as error:
+        yield 0, error
 
 
-def enumerate_one(records: Generator[Record]) -> Outcomes:
-    for record in records:
-        yield 0, record
-
-
-def method_of(config: Config) -> str:
-    server = config.server.name
-    return config.algorithm.name + (f"+{server.split(':')[-1]}" if server != "none" else "")
-
-
-def show_progress(outcomes: Outcomes, configs: Sequence[Config], names: Sequence[str]) -> Outcomes:
-    """Pass what happens to the runs on; in a terminal with a live bar or table, else line by line."""
-    labels = [f"{method_of(config)} on {config.data.name}" for config in configs]
-    rounds = [config.federation.rounds for config in configs]
-    if not stderr.is_terminal:
-        for i, outcome in outcomes:
-            if isinstance(outcome, Record):
-                label = f"{labels[i]}, {names[i]}" if names[i] else labels[i]
-                line = f"{label}  round {outcome.round}/{rounds[i]}  accuracy {100 * outcome.accuracy:.2f} %"
-                print(f"{line}  F {outcome.forgetting:.3f}  {outcome.seconds:.2f} s", file=sys.stderr, flush=True)
-            yield i, outcome
-        return
-    if len(names) > 1:
-        board = Board({name: Row(name, total) for name, total in zip(names, rounds, strict=True)})
-        with live(board, stderr):
-            for i, outcome in outcomes:
-                board.take(event_of(names[i], outcome))
-                yield i, outcome
-        return
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("round {task.completed}/{task.total}"),
-        TextColumn("accuracy [bold]{task.fields[accuracy]}[/]"),
-        TextColumn("F {task.fields[forgetting]}"),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=stderr, expand=True) as progress:
-        task = progress.add_task(labels[0], total=rounds[0], accuracy="–", forgetting="–", speed="")
-        for i, outcome in outcomes:
-            if isinstance(outcome, Record):
-                progress.update(
-                    task,
-                    completed=outcome.round,
-                    accuracy=f"{100 * outcome.accuracy:5.2f} %",
-                    forgetting=f"{outcome.forgetting:.3f}",
-                    speed=f"{outcome.seconds:.2f} s/round",
-                )
-            yield i, outcome
+def default_folder(source: str, config: Config, several: bool) -> Path:
+    stem = Path(source).stem if source.endswith(".toml") else source
+    end = "" if several else f"-seed{config.seed}"
+    return Path("runs") / f"{stem}-{thing(method_of(config))}{end}"
 
 
 def free_folder(path: Path) -> Path:

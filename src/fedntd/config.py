@@ -1,53 +1,27 @@
 """The settings of a run: frozen dataclasses, read from TOML and written back resolved.
 
-Sections whose `name` picks a function or class (`partition`, `model`, `algorithm`, `server`) take that thing's own
-parameters as further keys, so that a new method's hyper-parameters are config keys without being listed here.
+Sections whose `name` picks a function or class (`partition`, `model`, `algorithm`, `server`, `robust`) take its own
+parameters as further keys (`choices.py`), so that a new method's hyper-parameters are config keys without being listed
+here.
 """
 
 import dataclasses
 import hashlib
-import importlib
-import inspect
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
-from fedntd.algorithms import ALGORITHMS, SERVER_RULES, FedAvg
+from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
-from fedntd.algorithms.released import NAMES as RELEASED_NAMES
-from fedntd.algorithms.released import released_values, without_suffix
-from fedntd.algorithms.robust import ROBUST
-from fedntd.data.datasets import DATASETS
-from fedntd.data.partition import PARTITIONS
+from fedntd.choices import Choice, call, resolve, target, typed
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
-from fedntd.models import MODELS
 
-REGISTRIES: dict[str, Mapping[str, Any]] = {
-    "data": DATASETS,
-    "partition": PARTITIONS,
-    "model": MODELS,
-    "algorithm": ALGORITHMS,
-    "server": SERVER_RULES,
-    "auxiliary": DATASETS,
-    "robust": ROBUST,
-}
 CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections that are a `Choice`
-# Parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys.
-GIVEN = "given:"  # begins the name of a dataset or model that was handed over as a Python object
-SUPPLIED = {"labels", "clients", "rng", "shape", "classes", "up", "p"}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """`name` picks an entry of a registry, or an import path "package.module:Thing"; `options` are its parameters."""
-
-    name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+NAMES = tuple(f"{section}.name" for section in CHOICES)
 
 
 @dataclass(frozen=True)
@@ -138,9 +112,7 @@ class Config:
     workers: int = 0  # clients trained side by side on a CPU, one thread each; 0: as many as cores
     together: int = 0  # clients that the vectorised engine trains in one step; 0: the whole cohort
     checkpoint_seconds: float = 10.0  # save the state when this long has passed since the last time; 0: every round
-    partition_seed: int | None = (
-        None  # deal the data by this seed instead of `seed`: one partition for runs of all seeds
-    )
+    partition_seed: int | None = None  # deal the data by this seed instead of `seed`: one partition for all seeds
     data: Data = Data()
     auxiliary: Auxiliary = Auxiliary()
     partition: Choice = Choice("sharding")
@@ -175,60 +147,13 @@ class Config:
             f"it cannot be used with optimiser.nesterov",
         )
 
-
-# --- what a name stands for -------------------------------------------------------------------------------------
-
-
-def target(section: str, name: str) -> Callable[..., Any]:
-    """The function or class that `name` stands for in `section`."""
-    registry = REGISTRIES[section]
-    if name in registry:
-        return registry[name]
-    if name.startswith(GIVEN):
-        return partial(not_given_again, section, name)
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
-        raise FedntdError(
-            f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
-            f"your own is given as 'package.module:Name'"
-        )
-    try:
-        found = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
-    if not callable(found):
-        raise FedntdError(f"{section}.name = '{name}' is not a function or class")
-    return found
+    @property
+    def dealing_seed(self) -> int:
+        """Of the partition."""
+        return self.seed if self.partition_seed is None else self.partition_seed
 
 
-def not_given_again(section: str, name: str, **_: Any) -> None:
-    raise FedntdError(
-        f"this run's {section} '{name.removeprefix(GIVEN)}' was an object in Python, which no file can hold; "
-        f"hand it to federate() again"
-    )
-
-
-def call(section: str, choice: Choice, **supplied: Any) -> Any:
-    """Call the chosen thing with its options and with those of `supplied` that it takes."""
-    function = target(section, choice.name)
-    takes = parameters(function)
-    return function(**{k: v for k, v in supplied.items() if k in takes}, **choice.options)
-
-
-@lru_cache(1000)  # a sweep has thousands of configs
-def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(function, eval_str=True).parameters
-
-
-@cache
-def type_hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-def make_algorithm(config: "Config") -> FedAvg:
+def make_algorithm(config: Config) -> FedAvg:
     """The method that the sections `algorithm` and `server` name together."""
     algorithm: FedAvg = call("algorithm", config.algorithm).with_values({"ratio": config.federation.ratio})
     if config.server.name == "none":
@@ -240,41 +165,7 @@ def make_algorithm(config: "Config") -> FedAvg:
     return Composed(algorithm, rule)
 
 
-def resolve(section: str, choice: Choice) -> Choice:
-    """Check the options against the parameters of what was chosen, and fill in its defaults."""
-    if section == "algorithm" and (method := without_suffix(choice.name)):
-        choice = Choice(method, {**released_values(method), **choice.options})
-    function = target(section, choice.name)
-    takes = {n: p for n, p in parameters(function).items() if n not in SUPPLIED}
-    if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-        return choice
-    options = {}
-    for key, value in choice.options.items():
-        if key not in takes:
-            known = did_you_mean(key, takes) if takes else "it takes none"
-            raise FedntdError(f"{section}.{key} is not a setting of {section} '{choice.name}'; {known}")
-        options[key] = typed(f"{section}.{key}", value, takes[key].annotation)
-    for key, parameter in takes.items():
-        if key not in options and parameter.default is not parameter.empty:
-            options[key] = parameter.default
-        elif key not in options:
-            raise FedntdError(f"{section} '{choice.name}' needs the key {section}.{key}")
-    return Choice(choice.name, {k: options[k] for k in takes})
-
-
 # --- from tables ------------------------------------------------------------------------------------------------
-
-
-def typed(key: str, value: Any, wanted: Any) -> Any:
-    """`value` if it is of the wanted type (an int will do for a float), else one sentence."""
-    kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    simple = tuple(kind for kind in kinds if kind in (int, float, bool, str, NoneType))
-    if not simple or (isinstance(value, simple) and not (isinstance(value, bool) and bool not in simple)):
-        return value
-    names = " or ".join(kind.__name__ for kind in simple if kind is not NoneType)
-    raise FedntdError(f"{key} must be of type {names}, not {value!r}")
 
 
 def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
@@ -300,7 +191,9 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     return cls(**values)
 
 
-NAMES = tuple(f"{section}.name" for section in CHOICES)
+@cache
+def type_hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 # `protocol` in a table stands for these settings, over which the table's own go; a Config has only the settings.

@@ -1,10 +1,8 @@
 """The round loop: config → data → partition → cohort → plan → local training → aggregation → metrics → record."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +12,16 @@ from torch import Tensor, nn
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.config import GIVEN, Choice, Config, call, make_algorithm, target
+from fedntd.choices import GIVEN, Choice, call
+from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
+from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
-from fedntd.data.datasets import load
 from fedntd.data.device import DevicePart
-from fedntd.data.partition import Indices, check_parts, class_counts
+from fedntd.data.partition import class_counts
+from fedntd.devices import choose_device, home_of, set_float32_precision
 from fedntd.engines import Sequential, Task, Trained, seeded
-from fedntd.errors import FedntdError, require
+from fedntd.errors import FedntdError
 from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
 from fedntd.models.functional import Model
 from fedntd.optim import learning_rate
@@ -63,14 +63,7 @@ class Federation:
         several_runs: bool = False,
         auxiliary: Dataset | Tensor | None = None,
     ) -> None:
-        if dataset is not None:
-            config = replace(config, data=replace(config.data, name=f"{GIVEN}{dataset.name}"))
-        if model is not None:
-            config = replace(config, model=Choice(f"{GIVEN}{type(model).__name__}"))
-        if auxiliary is not None:
-            what = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
-            config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{what}"))
-        self.config = config
+        self.config = config = naming_what_is_given(config, dataset, model, auxiliary)
         self.several_runs = several_runs
         self.device = choose_device(config)
         known = beside.dataset if beside and beside.config.data == config.data else None
@@ -79,12 +72,8 @@ class Federation:
 
         self.parts = deal(config, labels)
         self.counts = class_counts(labels, self.parts, classes)  # [client, class]
-        sizes = self.counts.sum(1)
-        self.p = self.counts / sizes[:, None]  # in-local distributions
-        # each client's weight in the whole federation
-        self.shares = (
-            sizes / sizes.sum() if config.federation.aggregation == "size" else np.full(len(sizes), 1 / len(sizes))
-        )
+        self.p = self.counts / self.counts.sum(1, keepdims=True)  # in-local distributions
+        self.shares = client_shares(self.counts, config.federation.aggregation)
 
         with seeded(torch_seed(config.seed, "model")):
             module = model or call("model", config.model, shape=dataset.shape, classes=classes)
@@ -159,13 +148,17 @@ class Federation:
 
     def tasks(self, round: int) -> list[Task]:
         """What each client of a round's cohort will do."""
-        seed, settings = self.config.seed, self.config.federation
-        tasks = []
-        for k in self.cohort(round):
-            batches, looks = (settings.local_epochs, settings.batch_size), (self.dataset.augment, self.dataset.shape)
-            steps = plan.local_plan(seed, round, k, self.parts[k], *batches, *looks, settings.drop_last)
-            tasks.append(Task(steps, self.parts[k], torch_seed(seed, "dropout", round, k)))
-        return tasks
+        seed = self.config.seed
+        return [
+            Task(self.local_plan(round, k), self.parts[k], torch_seed(seed, "dropout", round, k))
+            for k in self.cohort(round)
+        ]
+
+    def local_plan(self, round: int, k: int) -> plan.Plan:
+        """The batches of client k, if it trains in this round."""
+        settings, dataset = self.config.federation, self.dataset
+        batches, looks = (settings.local_epochs, settings.batch_size), (dataset.augment, dataset.shape)
+        return plan.local_plan(self.config.seed, round, k, self.parts[k], *batches, *looks, settings.drop_last)
 
     def cohort(self, round: int) -> list[int]:
         return plan.cohort(self.config.seed, round, self.config.federation.clients, self.config.federation.ratio)
@@ -283,61 +276,27 @@ def play_together(runs: Sequence[Federation]) -> list[Record | Diverged]:
     ]
 
 
-def load_dataset(config: Config) -> Dataset:
-    wanted = config.data
-    return load(target("data", wanted.name), wanted.path, wanted.augment, wanted.train_size)
+def naming_what_is_given(
+    config: Config, dataset: Dataset | None, model: nn.Module | None, auxiliary: Dataset | Tensor | None
+) -> Config:
+    """The config with the names of the objects that stand in for what it names."""
+    if dataset is not None:
+        config = replace(config, data=replace(config.data, name=f"{GIVEN}{dataset.name}"))
+    if model is not None:
+        config = replace(config, model=Choice(f"{GIVEN}{type(model).__name__}"))
+    if auxiliary is not None:
+        what = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
+        config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{what}"))
+    return config
 
 
-def deal(config: Config, labels: Indices) -> list[Indices]:
-    """Which client owns which training samples."""
-    seed = config.seed if config.partition_seed is None else config.partition_seed
-    options = json.dumps(config.partition.options, sort_keys=True)
-    return list(
-        dealt(config.partition.name, options, config.federation.clients, seed, labels.astype(np.int64).tobytes())
-    )
-
-
-@lru_cache(maxsize=64)
-def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...]:
-    """Kept for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw."""
-    choice, labels = Choice(name, json.loads(options)), np.frombuffer(label_bytes, dtype=np.int64).copy()
-    rng = generator(seed, "partition")
-    parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
-    require(len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients")
-    check_parts(parts, len(labels), name)
-    return tuple(parts)
+def client_shares(counts: np.ndarray, aggregation: str) -> Vector:
+    """Each client's weight in the whole federation, of the samples [client, class] that each owns."""
+    if aggregation == "size":
+        return counts.sum(1) / counts.sum()
+    return np.full(len(counts), 1 / len(counts))
 
 
 def asks_for_locals(config: Config, round: int) -> bool:
     every = config.measure.local_every
     return every > 0 and round % every == 0
-
-
-def choose_device(config: Config) -> torch.device:
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise FedntdError(
-            f"device = '{config.device}' cannot be used here ({reason}); 'auto' takes what there is"
-        ) from None
-    require(
-        config.precision != "tf32" or device.type == "cuda",
-        "precision = 'tf32' needs a CUDA device; on a CPU use 'fp32' or 'bf16'",
-    )
-    return device
-
-
-def home_of(state: Tree, clients: int, device: torch.device) -> torch.device:
-    """Where the clients' own state is kept: on the device, or on the host if that of all would take half the memory."""
-    if device.type != "cuda":
-        return device
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return device if clients * tree.nbytes(state) <= memory / 2 else torch.device("cpu")
-
-
-def set_float32_precision(precision: str) -> None:
-    """Whether CUDA may compute float32 products in TF32: a setting of the whole process."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"

@@ -1,32 +1,30 @@
-"""The run folder: what is written while a run goes on, and how a run is taken up again or read.
+"""The run folder: what is written while a run goes on, and how a run is taken up again.
 
     config.toml             the resolved settings
     environment.json        versions, device, commit: one entry for each time the run was started or resumed
     partition.json          class names, and how many samples of each class every client owns
     records.jsonl           one record a round
     checkpoint.safetensors  weights, server and client state after some round
-    status.json             running, finished or failed, and why
+    status.json             running, finished, failed or pruned, and why
 
 Every file is complete at any moment: it is written aside and moved into place, or (records) only ever appended to.
-A resumed run goes back to its checkpoint and plays the rounds after it again, which gives the same records.
+A resumed run goes back to its checkpoint and plays the rounds after it again, which gives the same records. Others look
+at a run folder through `runs.py`.
 """
 
 import dataclasses
-import gc
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Self, get_origin
+from typing import Any, Self
 
 import numpy as np
 import safetensors
@@ -38,6 +36,7 @@ from fedntd import config as configs
 from fedntd import tree
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
+from fedntd.files import read_json
 from fedntd.tree import Weights
 
 
@@ -87,9 +86,6 @@ class State:
     own: dict[int, dict[str, Any]] = field(default_factory=dict)  # of clients that have trained
     round: int = 0
     without_clients: bool = False  # from a checkpoint that was written without `own`
-
-
-# --- writing ----------------------------------------------------------------------------------------------------
 
 
 class RunFolder:
@@ -203,6 +199,17 @@ class RunFolder:
             os.replace(aside, self.path / name)
 
 
+def check_same(config: Config, saved: Config, path: Path) -> None:
+    """A run may be resumed with more rounds; any other change would make it another run."""
+    now, then = configs.flat(config), configs.flat(saved)
+    for key in sorted(now.keys() | then.keys()):
+        if now.get(key) != then.get(key) and key not in ("federation.rounds", "workers", "checkpoint_seconds"):
+            raise FedntdError(
+                f"{path} was run with {key} = {then.get(key)!r}, not {now.get(key)!r}; "
+                f"resume it with its own settings, or choose another --out"
+            )
+
+
 @contextmanager
 def writing(folder: Path, aside: Path | None = None) -> Iterator[None]:
     """Turn a failed write (a full disk, no permission) into one sentence, and leave no half-written file."""
@@ -223,21 +230,6 @@ def sync(file: Path) -> None:
         os.fsync(opened.fileno())
 
 
-def to_line(record: Record) -> str:
-    return json.dumps(dataclasses.asdict(record)) + "\n"
-
-
-def check_same(config: Config, saved: Config, path: Path) -> None:
-    """A run may be resumed with more rounds; any other change would make it another run."""
-    now, then = configs.flat(config), configs.flat(saved)
-    for key in sorted(now.keys() | then.keys()):
-        if now.get(key) != then.get(key) and key not in ("federation.rounds", "workers", "checkpoint_seconds"):
-            raise FedntdError(
-                f"{path} was run with {key} = {then.get(key)!r}, not {now.get(key)!r}; "
-                f"resume it with its own settings, or choose another --out"
-            )
-
-
 def load_checkpoint(file: Path, device: torch.device) -> State:
     try:
         with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
@@ -251,6 +243,35 @@ def load_checkpoint(file: Path, device: torch.device) -> State:
     nested = tree.unflatten(flat)
     own = {int(k): state for k, state in nested.get("own", {}).items()}
     return State(nested["w"], nested.get("server", {}), own, round, without_clients="clients" in metadata)
+
+
+def to_line(record: Record) -> str:
+    return json.dumps(dataclasses.asdict(record)) + "\n"
+
+
+def read_records(file: Path) -> list[Record]:
+    """The complete records; a last line cut short by a kill is not one."""
+    if not file.exists():
+        return []
+    *lines, _ = file.read_text(encoding="utf-8").split("\n")
+    with suppress(ValueError, TypeError, AttributeError):  # all at once takes half the time of line by line
+        return [as_record(values) for values in json.loads(f"[{','.join(lines)}]")]
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(Record(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise FedntdError(f"{file}, line {number}, is not a record: {error}") from error
+    return records
+
+
+def as_record(values: dict[str, Any]) -> Record:
+    """Past the constructor of a frozen dataclass, which sets field by field, where all fields are given."""
+    if values.keys() != Record.__dataclass_fields__.keys():
+        return Record(**values)
+    record = object.__new__(Record)
+    record.__dict__.update(values)
+    return record
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -279,162 +300,3 @@ def commit() -> str | None:
             command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
             return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     return None
-
-
-# --- reading ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run folder as compare and report see it. What takes its time to read is read when it is first asked for."""
-
-    path: Path
-    config: Config
-    status: str  # running, finished, failed, interrupted
-    reason: str
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """The config, flat: {"federation.rounds": 200, ...}."""
-        return configs.flat(self.config)
-
-    @cached_property
-    def records(self) -> list[Record]:
-        return read_records(self.path / "records.jsonl")
-
-    @cached_property
-    def columns(self) -> dict[str, list[float]]:
-        """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
-        return read_columns(self.path / "records.jsonl")
-
-    @property
-    def rounds(self) -> int:
-        """How many were played."""
-        return len(self.columns["accuracy"])
-
-    @cached_property
-    def environment(self) -> dict[str, Any]:
-        return read_json(self.path / "environment.json")[-1]
-
-    @cached_property
-    def partition(self) -> dict[str, Any]:
-        return read_json(self.path / "partition.json")
-
-    @property
-    def classes(self) -> list[str]:
-        return self.partition["classes"]
-
-    @cached_property
-    def counts(self) -> np.ndarray:
-        """Samples of each class that each client owns, [client, class]."""
-        return np.array(self.partition["counts"])
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Many runs are millions of numbers, and none becomes garbage: looking through them all the time takes as long as
-    reading them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def read_runs(paths: Iterable[Path]) -> list[Run]:
-    with collector_paused():
-        return [read_run(path) for path in paths]
-
-
-def read_run(path: Path) -> Run:
-    require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
-    status = read_json(path / "status.json")
-    return Run(
-        path=path,
-        config=configs.from_table(configs.read(path / "config.toml")),
-        status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
-        reason=status["reason"],
-    )
-
-
-def read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FedntdError(f"{file} cannot be read: {error}") from error
-
-
-def read_records(file: Path) -> list[Record]:
-    """The complete records; a last line cut short by a kill is not one."""
-    if not file.exists():
-        return []
-    *lines, _ = file.read_text(encoding="utf-8").split("\n")
-    with suppress(ValueError, TypeError, AttributeError):  # all at once takes half the time of line by line
-        return [as_record(values) for values in json.loads(f"[{','.join(lines)}]")]
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(Record(**json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise FedntdError(f"{file}, line {number}, is not a record: {error}") from error
-    return records
-
-
-COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
-    "accuracy": float,
-    "forgetting": float,
-    "bytes_down": int,
-    "bytes_up": int,
-    "seconds": float,
-}
-
-
-def read_columns(file: Path) -> dict[str, list[float]]:
-    """Some measures of all rounds, picked out of the lines: whole records of a thousand runs would take seconds."""
-    content = file.read_bytes() if file.exists() else b""
-    found = a_line().findall(content)
-    if len(found) == content.count(b"\n"):
-        values = zip(*found, strict=True) if found else [()] * len(COLUMNS)
-        with suppress(ValueError):
-            return {name: [*map(kind, column)] for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
-    records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
-    return {name: [getattr(record, name) for record in records] for name in COLUMNS}
-
-
-@cache
-def a_line() -> re.Pattern[bytes]:
-    """The beginning of a record as `to_line` writes it, up to the last of the columns; these are its groups."""
-    names = [f.name for f in dataclasses.fields(Record)]
-    fields = dataclasses.fields(Record)[: names.index(list(COLUMNS)[-1]) + 1]
-    values = [
-        "([^,]*)" if f.name in COLUMNS else r"\[[^]]*\]" if get_origin(f.type) is list else "[^,]*" for f in fields
-    ]
-    pairs = ", ".join(f'"{f.name}": {value}' for f, value in zip(fields, values, strict=True))
-    return re.compile(rf"^\{{{pairs},.*\}}$".encode(), re.MULTILINE)
-
-
-def as_record(values: dict[str, Any]) -> Record:
-    """Past the constructor of a frozen dataclass, which sets field by field, where all fields are given."""
-    if values.keys() != Record.__dataclass_fields__.keys():
-        return Record(**values)
-    record = object.__new__(Record)
-    record.__dict__.update(values)
-    return record
-
-
-def is_locked(path: Path) -> bool:
-    if not (path / ".lock").exists():
-        return False
-    try:
-        with FileLock(path / ".lock", timeout=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:
-        return False

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from fedntd.config import Config, flat
 from fedntd.data.dataset import Dataset
+from fedntd.devices import choose_device
 from fedntd.errors import FedntdError
-from fedntd.federation import Diverged, Federation, choose_device, play_together
+from fedntd.federation import Diverged, Federation, play_together
 from fedntd.record import Record, RunFolder
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters

@@ -13,8 +13,8 @@ from fedntd.analysis.rounds import (
     start_from,
     trace_client,
     watch,
-    with_algorithm,
 )
+from fedntd.choices import Choice
 from fedntd.config import Config, Measure, from_table
 from fedntd.metrics import in_local, out_local
 from fedntd.record import Record
@@ -88,7 +88,7 @@ class TestReopen:
         assert measured(inside.record) == measured(expected)
 
     def test_another_algorithm_begins_with_the_weights(self, config, tmp_path):
-        list(federate(with_algorithm(config, "scaffold"), out=tmp_path / "run"))
+        list(federate(replace(config, algorithm=Choice("scaffold")), out=tmp_path / "run"))
         kept, fresh = reopen(tmp_path / "run"), reopen(tmp_path / "run", algorithm=config.algorithm)
         assert equal(kept.state.w, fresh.state.w)
         assert kept.state.server
@@ -96,7 +96,7 @@ class TestReopen:
         assert not fresh.state.own
         assert fresh.config.algorithm.name == "fedavg"
 
-    def test_start_from(self, config, tmp_path):
+    def test_start_from(self, config):
         w = {name: leaf + 1 for name, leaf in Federation(config).state.w.items()}
         federation = start_from(config, w, round=7)
         assert equal(federation.state.w, w)
@@ -119,7 +119,7 @@ class TestTrace:
     @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
     def test_ends_with_the_trained_model(self, config, algorithm):
         """What the round itself gives for the same client."""
-        federation = Federation(with_algorithm(config, algorithm))
+        federation = Federation(replace(config, algorithm=Choice(algorithm)))
         next_round(federation)
         before = federation.state.w
         cohort = next_cohort(federation)

@@ -19,7 +19,7 @@ from fedntd.analysis.alignment import alignment as share_aligned
 from fedntd.analysis.diversity import gradient_diversity
 from fedntd.analysis.landscape import Loss
 from fedntd.analysis.rounds import next_cohort, next_round, reopen, trace_client
-from fedntd.config import Choice
+from fedntd.choices import Choice
 from fedntd.metrics import in_local
 from fedntd.paper import (
     alignment,
@@ -45,7 +45,8 @@ from fedntd.paper.methods import METHODS
 from fedntd.paper.render import draw, write_item
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Figures, Table
-from fedntd.record import load_checkpoint, read_run
+from fedntd.record import load_checkpoint
+from fedntd.runs import read_run
 
 ALL = [
     module.ITEM

@@ -11,7 +11,7 @@ from fedntd.paper import runner
 from fedntd.paper.item import Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.runner import describe, groups, wanted
-from fedntd.record import read_run
+from fedntd.runs import read_run
 
 QUICK = ("--small", "--set", "federation.rounds=1", "--set", "federation.ratio=0.05", "--out", "out")
 CELL = ("--cells", "FedNTD/CIFAR-10 s=2")

@@ -1,4 +1,4 @@
-"""Run folders with made-up but plausible numbers, written and read back by the real `fedntd.record`."""
+"""Run folders with made-up but plausible numbers, by the real `fedntd.record`, and read back by `fedntd.runs`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from fedntd import config as configs
+from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
-from fedntd.federation import deal
 from fedntd.metrics import cosine, forgetting, in_local, out_local
 from fedntd.plan import cohort as draw_cohort
-from fedntd.record import Record, Run, RunFolder, mean_and_std, read_run
+from fedntd.record import Record, RunFolder, mean_and_std
+from fedntd.runs import Run, read_run
 
 FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
@@ -65,6 +66,21 @@ def plain_record(round: int, accuracy: float, **changes: Any) -> Record:
         "global_out_after": 0.3,
     }
     return Record(**{**values, **changes})
+
+
+def exact_run(path: Path, accuracies: Sequence[float], status: str = "finished", reason: str = "", **more: Any) -> Run:
+    """One round for each of the accuracies; F is half of it."""
+    records = [plain_record(t, a, forgetting=a / 2) for t, a in enumerate(accuracies, start=1)]
+    config = settings(**{"rounds": max(1, len(accuracies)), **more})
+    return write_run(path, config, records, status=status, reason=reason)
+
+
+def methods_by_partitions(path: Path) -> list[Run]:
+    """Two methods by two partitions: FedNTD is better on one of them, FedAvg on the other."""
+    return [
+        exact_run(path / f"{method}{s}", [accuracy], algorithm=method, partition__s=s)
+        for method, s, accuracy in (("fedavg", 2, 0.3), ("fedavg", 5, 0.8), ("fedntd", 2, 0.5), ("fedntd", 5, 0.7))
+    ]
 
 
 def plausible_records(config: configs.Config, classes: int = 10, stop: int | None = None) -> list[Record]:

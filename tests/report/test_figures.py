@@ -11,8 +11,8 @@ from PIL import Image
 
 from fedntd.errors import FedntdError
 from fedntd.report import figures
+from fedntd.report.charts import curves
 from fedntd.report.figures import class_accuracy, learning_curves, local_curves, partition_figure, save_figures
-from fedntd.report.summary import curves
 
 NAMES = {"class-accuracy", "consistency", "forgetting", "in-and-out-local", "learning-curves", "partition"}
 

@@ -15,9 +15,9 @@ import pytest
 from make_runs import make_run, plain_record, settings, write_run
 
 from fedntd.errors import FedntdError
-from fedntd.record import Run
+from fedntd.report.charts import curves
 from fedntd.report.html import size, write_report
-from fedntd.report.summary import curves
+from fedntd.runs import Run
 
 NASTY = "</script><img src=x onerror='window.broken=1'>"
 REASON = "the global weights are not finite after round 7; a lower optimiser.lr may help"

@@ -18,7 +18,7 @@ from test_sweep import wait_for
 
 import fedntd
 from fedntd import FedntdError
-from fedntd.record import Run
+from fedntd.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_sweep import results, statuses, wait_for
 
-from fedntd.record import read_run
+from fedntd.runs import read_run
 from started import Started
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedntd[ray]'")

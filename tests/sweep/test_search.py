@@ -10,7 +10,8 @@ import pytest
 from test_sweep import results, statuses, wait_for
 
 from fedntd import FedntdError
-from fedntd.record import read_records, read_run
+from fedntd.record import read_records
+from fedntd.runs import read_run
 from fedntd.sweep.search import read_search, search_pictures
 from started import Started
 

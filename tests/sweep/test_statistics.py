@@ -11,10 +11,10 @@ from make_runs import plain_record, settings, write_run
 from scipy import stats
 
 from fedntd import FedntdError
-from fedntd.record import Run
 from fedntd.report.leaderboard import leaderboard, written_between
 from fedntd.report.statistics import Baseline, heat_map, paired_p, reaching, to_target
 from fedntd.report.summary import group
+from fedntd.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

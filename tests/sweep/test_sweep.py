@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedntd.record import is_locked, read_records, read_run
+from fedntd.record import read_records
+from fedntd.runs import is_locked, read_run
 from fedntd.sweep.show import Board, Row, live_table
 from started import Started
 

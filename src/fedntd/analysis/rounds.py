@@ -10,14 +10,14 @@ import torch
 
 from fedntd import tree
 from fedntd.algorithms.base import Context
-from fedntd.config import Choice, Config
+from fedntd.config import Config
 from fedntd.errors import require
 from fedntd.federation import Federation
 from fedntd.local import local_step
 from fedntd.metrics import Vector, count, in_batches, in_local, out_local
 from fedntd.optim import learning_rate
-from fedntd.plan import cohort, local_plan
-from fedntd.record import Record, State, load_checkpoint, read_run
+from fedntd.record import Record, State, load_checkpoint
+from fedntd.runs import read_run
 from fedntd.tree import Weights
 
 
@@ -53,18 +53,13 @@ def start_from(config: Config, w: Weights, round: int = 0) -> Federation:
 
 def next_cohort(federation: Federation) -> list[int]:
     """The clients that train in the next round."""
-    settings, round = federation.config.federation, federation.state.round + 1
-    return cohort(federation.config.seed, round, settings.clients, settings.ratio)
+    return federation.cohort(federation.state.round + 1)
 
 
 def class_accuracy(federation: Federation, w: Weights) -> Vector:
     """Of any weights, on the federation's test part: [class]."""
     engine = federation.engine
     return count(engine.model, w, engine.test_part, in_batches(len(engine.test_part)), engine.classes).class_accuracy
-
-
-def with_algorithm(config: Config, name: str, **options: Any) -> Config:
-    return replace(config, algorithm=Choice(name, options))
 
 
 # --- whole rounds -----------------------------------------------------------------------------------------------
@@ -86,7 +81,7 @@ class Inside(NamedTuple):
 
 def watch(federation: Federation) -> Iterator[Inside]:
     """Train as `for record in federation` does, and show each round from inside."""
-    while federation.state.round < federation.config.federation.rounds:
+    while not federation.finished:
         yield next_round(federation)
 
 
@@ -138,12 +133,8 @@ def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
     """
     require(every >= 1, f"every must be at least 1, not {every}")
     config, engine, state = federation.config, federation.engine, federation.state
-    settings, dataset, round = config.federation, federation.dataset, state.round + 1
-    plan = local_plan(
-        *(config.seed, round, client, federation.parts[client]),
-        *(settings.local_epochs, settings.batch_size, dataset.augment, dataset.shape),
-        settings.drop_last,
-    )
+    round = state.round + 1
+    plan = federation.local_plan(round, client)
     lr = torch.tensor(learning_rate(config.optimiser, round), dtype=federation.storage, device=federation.device)
     algorithm = federation.algorithm
     w_g, shared = algorithm.send(state.w, state.server), algorithm.broadcast(state.server)

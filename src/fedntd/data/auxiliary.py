@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from fedntd.config import Config, target
+from fedntd.choices import target
+from fedntd.config import Config
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import load
 from fedntd.errors import FedntdError, require

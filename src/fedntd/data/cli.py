@@ -109,10 +109,10 @@ def partition(
 
     Example: fedntd data partition cifar10-lda0.1 --set seed=1 -o partition.png
     """
-    from fedntd.federation import deal, load_dataset
+    from fedntd.data.chosen import deal, load_dataset
     from fedntd.presets import configure
+    from fedntd.report.charts import partition_title
     from fedntd.report.figures import partition_figure, save_figure
-    from fedntd.report.summary import partition_title
 
     config = configure(source, settings or [])
     dataset = load_dataset(config)

@@ -17,11 +17,13 @@ from safetensors.torch import load_file, save_file
 
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context
-from fedntd.config import call, make_algorithm
+from fedntd.choices import call
+from fedntd.config import make_algorithm
 from fedntd.data.device import DevicePart
+from fedntd.devices import choose_device, set_float32_precision
 from fedntd.engines import seeded
 from fedntd.errors import FedntdError, require
-from fedntd.federation import asks_for_locals, choose_device, set_float32_precision
+from fedntd.federation import asks_for_locals
 from fedntd.flower.messages import (
     EVALUATE,
     HELLO,

@@ -22,12 +22,15 @@ from torch import Tensor
 from fedntd import __version__, plan, tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.config import Config, call, make_algorithm
+from fedntd.choices import call
+from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
+from fedntd.devices import choose_device, set_float32_precision
 from fedntd.errors import FedntdError, require
-from fedntd.federation import Diverged, asks_for_locals, choose_device, set_float32_precision
+from fedntd.federation import Diverged, asks_for_locals, client_shares
+from fedntd.files import read_json
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.messages import (
@@ -49,7 +52,7 @@ from fedntd.local import train_client
 from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local
 from fedntd.models.functional import Batch
 from fedntd.optim import learning_rate
-from fedntd.record import Record, RunFolder, State, mean_and_std, read_json
+from fedntd.record import Record, RunFolder, State, mean_and_std
 from fedntd.tree import Weights
 
 
@@ -210,7 +213,8 @@ class Coordinator:
         )
         counts = sites.counts()
         up, p = self.weigh(got.uploads, len(drawn))
-        w, server = algorithm.aggregate(state.w, state.server, up, p, float(self.shares(counts)[used].sum()))
+        fraction = float(client_shares(counts, config.federation.aggregation)[used].sum())
+        w, server = algorithm.aggregate(state.w, state.server, up, p, fraction)
         if not tree.all_finite(w):
             raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
         last = {k: {"round": torch.tensor(round)} for k in used}
@@ -268,12 +272,6 @@ class Coordinator:
         if self.settings.clip:
             return {"delta": noised(up["delta"], self.settings.noise * self.settings.clip / cohort)}, p
         return call("robust", self.config.robust, up=up, p=p)
-
-    def shares(self, counts: np.ndarray) -> np.ndarray:
-        """Each site's weight in the whole federation."""
-        if self.config.federation.aggregation == "size":
-            return counts.sum(1) / counts.sum()
-        return np.full(len(counts), 1 / len(counts))
 
     # --- measuring
 

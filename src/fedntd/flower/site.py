@@ -8,9 +8,9 @@ import torch
 
 from fedntd.config import Config
 from fedntd.data.augment import Augment
+from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Part, check_part
 from fedntd.errors import FedntdError, require
-from fedntd.federation import deal, load_dataset
 from fedntd.rng import generator
 
 

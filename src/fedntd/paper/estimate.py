@@ -9,12 +9,16 @@ from typing import NamedTuple
 import torch
 
 from fedntd.algorithms.requirements import requirements
-from fedntd.config import Config, call, from_table
+from fedntd.choices import call
+from fedntd.config import Config, from_table
+from fedntd.data.chosen import load_dataset
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
-from fedntd.federation import Federation, choose_device, load_dataset
+from fedntd.devices import choose_device
+from fedntd.federation import Federation
+from fedntd.files import read_json
 from fedntd.paper.ledger import compact, put
-from fedntd.record import environment, read_json
+from fedntd.record import environment
 
 BACKWARD = 2  # a backward pass costs about two forward passes
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from fedntd.config import Config
 from fedntd.paper.item import Cell, Results, Settings, shrink
+from fedntd.report.charts import PALETTE
 from fedntd.report.figures import styled, whole_numbers
-from fedntd.report.summary import PALETTE
 
 BLUE, RED, GREEN, PINK, ORANGE, SKY, GREY = PALETTE
 COLOURS = {

@@ -12,7 +12,7 @@ from fedntd.paper.item import Cell, Item, Plot, Results, table
 from fedntd.paper.published import TABLE1_LDA, TABLE1_SHARDING, Published
 from fedntd.paper.table1 import PRESETS
 from fedntd.paper.tables import Figures, Table, accuracy_cells
-from fedntd.report.summary import PALETTE
+from fedntd.report.charts import PALETTE
 
 RATES = (0.001, 0.002, 0.003, 0.005, 0.01, 0.1)
 SETUPS = tuple(column for column in PRESETS if column.startswith("CIFAR-10 "))

@@ -16,9 +16,10 @@ import numpy as np
 
 from fedntd.config import Config, Measure, from_table, identity, to_table
 from fedntd.errors import FedntdError, require
+from fedntd.files import read_json
 from fedntd.metrics import moving_average
-from fedntd.record import Run, read_json, read_run
-from fedntd.report.summary import show, thing
+from fedntd.report.wording import show, thing
+from fedntd.runs import Run, read_run
 
 # the measures of a round that are kept, by their names in `Record`
 KEPT = (

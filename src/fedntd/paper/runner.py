@@ -10,10 +10,11 @@ import numpy as np
 
 from fedntd.config import HOW, Config, flat, from_table, identity
 from fedntd.errors import FedntdError, require
+from fedntd.files import read_json
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Store, compact, distinct, file_name, put
-from fedntd.record import Record, read_json
-from fedntd.report.summary import show, thing
+from fedntd.record import Record
+from fedntd.report.wording import show, thing
 from fedntd.together import federate_together, shape
 
 

@@ -4,15 +4,16 @@ import csv
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.record import Record, Run, read_run, read_runs
+from fedntd.errors import FedntdError, require_one_of
+from fedntd.files import whole
+from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
+from fedntd.runs import Run, find_runs, read_run, read_runs
 
 ROWS = ("round", "run")
 
@@ -53,12 +54,10 @@ def load(folder: str | Path, per: str = "round") -> Any:
 
 
 def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
-    """As the name's ending says, CSV or Parquet; written aside, then moved into place."""
+    """As the name's ending says, CSV or Parquet."""
     require_one_of("ending", file.suffix, (".csv", ".parquet"))
     rows = rows_of(runs, per)
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with whole(file) as aside:
         if file.suffix == ".csv":
             with open(aside, "w", newline="", encoding="utf-8") as opened:
                 writer = csv.DictWriter(opened, list(rows[0]) if rows else ["run"])
@@ -67,25 +66,6 @@ def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
         else:
             need("pyarrow", "frames", "Parquet")
             need("pandas", "frames", "Parquet").DataFrame(rows).to_parquet(aside, engine="pyarrow", index=False)
-        os.replace(aside, file)
-    except OSError as error:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
-
-
-def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among `paths`, and those right inside them."""
-    found: list[Path] = []
-    for path in paths:
-        require(path.exists(), f"there is no folder {path}")
-        inside = sorted(config.parent for config in path.glob("*/config.toml"))
-        require(
-            bool(inside) or (path / "config.toml").exists(),
-            f"{path} is neither a run folder nor a folder of run folders",
-        )
-        found += [path] if (path / "config.toml").exists() else inside
-    return list(dict.fromkeys(found))
 
 
 # --- trackers ---------------------------------------------------------------------------------------------------
@@ -158,7 +138,7 @@ def mlflow(run: Run, out: Path) -> Opened:
 TRACKERS: dict[str, Callable[[Run, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
 
 
-def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool, pause: float = 1.0) -> Iterator[Run]:
+def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
     """Hand all records to a tracker; with `follow`, also those to come, until no run goes on. Yields what is done.
 
     A run that was killed and resumed plays some rounds again, with the same records: they are handed over once.
@@ -177,4 +157,4 @@ def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool, pause: f
                 left.remove(path)
                 yield run
         if left:
-            time.sleep(pause)
+            time.sleep(1)

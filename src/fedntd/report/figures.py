@@ -1,6 +1,5 @@
 """Figures for papers: each function takes runs and returns a matplotlib Figure; `save_figures` writes all of them."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil
@@ -17,20 +16,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedntd.errors import FedntdError
-from fedntd.record import Run
-from fedntd.report.statistics import HeatMap, heat_map
-from fedntd.report.summary import (
+from fedntd.files import whole
+from fedntd.report.charts import (
     MOST_CURVES,
     Curve,
-    Group,
     best_groups,
     curves,
     distinct_partitions,
-    group,
     is_number,
-    labels,
     partition_title,
 )
+from fedntd.report.statistics import HeatMap, heat_map
+from fedntd.report.summary import Group, group, labels
+from fedntd.runs import Run
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure looks the same everywhere
@@ -353,15 +351,10 @@ def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = ()) -> l
 
 
 def save_figure(figure: Figure, *files: Path) -> None:
-    """Write a figure, in the form that each name's ending asks for: aside, then moved into place."""
+    """Write a figure, in the form that each name's ending asks for."""
     for file in files:
-        aside = file.with_stem(f"{file.stem}.part")
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with styled():
+            with whole(file) as aside, styled():
                 figure.savefig(aside, dpi=200)
-            os.replace(aside, file)
-        except OSError as error:
-            raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
         except ValueError as error:  # an ending that matplotlib does not know
             raise FedntdError(f"{file} cannot be written: {str(error).splitlines()[0]}") from error

@@ -1,9 +1,7 @@
 """One HTML page of runs that needs nothing else: styles, script and data are inside."""
 
 import json
-import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -12,13 +10,17 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from fedntd.config import Choice
-from fedntd.errors import FedntdError, require
+from fedntd.choices import Choice
+from fedntd.errors import require
+from fedntd.files import whole
 from fedntd.plan import cohort
-from fedntd.record import Run
-from fedntd.report import statistics, summary
+from fedntd.report import charts, compare, statistics, summary
+from fedntd.report.charts import Curve
+from fedntd.report.compare import Best, Extra, outcomes
 from fedntd.report.statistics import HeatMap
-from fedntd.report.summary import HEADINGS, Best, Curve, Extra, Group, figure, outcomes, show, size, thing
+from fedntd.report.summary import HEADINGS, Group
+from fedntd.report.wording import duration, figure, show, size, thing
+from fedntd.runs import Run
 
 EXPLAINED = {
     "final": "accuracy on the test part after the last round",
@@ -43,18 +45,10 @@ class View:
 
 
 def write_report(runs: Sequence[Run], file: Path, title: str | None = None, view: View | None = None) -> Path:
-    """The page is written aside and moved into place, so that a reader never meets half of it."""
     require(bool(runs), "a report needs at least one run")
     page = render(runs, title, view or View())
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with whole(file) as aside:
         aside.write_text(page, encoding="utf-8")
-        os.replace(aside, file)
-    except OSError as error:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
     return file
 
 
@@ -65,14 +59,12 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         return (files("fedntd.report") / name).read_text(encoding="utf-8")
 
     groups, labels = summary.group(runs, view.by), summary.labels(runs)
-    curves = summary.curves(runs, view.by, groups)
-    partitions = summary.distinct_partitions(runs)
+    curves = charts.curves(runs, view.by, groups)
+    partitions = charts.distinct_partitions(runs)
     many = len(runs) > MANY
-    best = summary.best_shown(groups)
+    best = compare.best_shown(groups)
     extras = statistics.extras(runs, view.baseline, view.target)
-    headings = {
-        key: HEADINGS[key] for key in (("final", "last10", "forgetting") if extras else HEADINGS)
-    }  # room is scarce
+    headings = compare.headings(extras)
     told = dict(zip((id(run) for run in runs), labels, strict=True))
     panels = [curve.runs[0] for curve in curves] if many else runs
     differing = summary.differing(runs)
@@ -87,13 +79,13 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         panels=[{"label": told[id(run)], "path": run.path} for run in panels],
         curves=curves,
         curve_of={run.path: i for i, curve in enumerate(curves) for run in curve.runs},
-        left_out=len(groups) - len(summary.best_groups(groups)),
+        left_out=len(groups) - len(charts.best_groups(groups)),
         many=many,
         several=any(len(g.runs) > 1 for g in groups),
         by=view.by,
         facets=unique(g.facet for g in groups if g.facet),
         pivot=pivot(groups, best),
-        cards=cards(summary.best_groups(groups)),
+        cards=cards(charts.best_groups(groups)),
         headings=headings,
         all_headings=HEADINGS,
         explained=EXPLAINED,
@@ -102,7 +94,7 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         baseline=view.baseline,
         target=view.target,
         single=[summary_row(Group(label, [run]), {}) for label, run in zip(labels, runs, strict=True)],
-        reasons=summary.reasons(runs),
+        reasons=compare.reasons(runs),
         heat=heat_table(statistics.heat_map(runs, view.by)),
         pictures=view.pictures,
         differing=settings(runs, differing),
@@ -110,8 +102,8 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         costs=[cost_row(run) for run in runs],
         environment=environments(runs, many),
         partitions=[
-            {"title": summary.partition_title(run.config), "most": int(run.counts.max())}
-            for run in partitions[: summary.MOST_CURVES]
+            {"title": charts.partition_title(run.config), "most": int(run.counts.max())}
+            for run in partitions[: charts.MOST_CURVES]
         ],
         css=text("report.css"),
         js=text("report.js"),
@@ -124,7 +116,7 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
                     for run in panels
                 ],
                 "partitions": [
-                    {"rows": run.classes, "z": run.counts.tolist()} for run in partitions[: summary.MOST_CURVES]
+                    {"rows": run.classes, "z": run.counts.tolist()} for run in partitions[: charts.MOST_CURVES]
                 ],
             }
         ),
@@ -199,10 +191,10 @@ def summary_row(
     for key in headings:
         mean, std = g.mean(key), g.std(key)
         spread = "" if std is None else f"± {figure(key, std)}"
-        cells.append(cell(figure(key, mean), mean, spread, summary.is_best(key, g, best)))
+        cells.append(cell(figure(key, mean), mean, spread, compare.is_best(key, g, best)))
     counted = g.finished or g.runs
     seconds = sum(sum(run.columns["seconds"]) for run in counted) / len(counted)
-    cells += [cell(summary.progress(g), counted[0].rounds), cell(summary.duration(seconds), seconds)]
+    cells += [cell(compare.progress(g), counted[0].rounds), cell(duration(seconds), seconds)]
     for extra in extras:
         first, _, rest = extra.text(g).partition("\n")
         value = next((v for v in extra.values(g).values() if isinstance(v, float)), None)
@@ -231,7 +223,7 @@ def pivot(groups: Sequence[Group], best: Best) -> list[tuple[str, Path, list[dic
             return cell(", ".join(outcomes(g)) if g else "–", None)
         mean, std = g.mean("final"), g.std("final")
         spread = "" if std is None else f"± {figure('final', std)}"
-        return cell(figure("final", mean), mean, spread, summary.is_best("final", g, best))
+        return cell(figure("final", mean), mean, spread, compare.is_best("final", g, best))
 
     def score(method: str) -> float:
         return sum(g.mean("final") or 0.0 for g in found[method].values() if g.finished) / len(facets)
@@ -247,7 +239,7 @@ def cost_row(run: Run) -> list[dict[str, Any]]:
     s = summary.summarise(run)
     rounds = max(1, s.rounds)
     traffic = [cell(size(count), count) for count in (s.bytes_down, s.bytes_up, (s.bytes_down + s.bytes_up) / rounds)]
-    return traffic + [cell(summary.duration(seconds), seconds) for seconds in (s.seconds, s.seconds / rounds)]
+    return traffic + [cell(duration(seconds), seconds) for seconds in (s.seconds, s.seconds / rounds)]
 
 
 def settings(runs: Sequence[Run], keys: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -6,22 +6,19 @@ from pathlib import Path
 import numpy as np
 
 from fedntd.errors import FedntdError, require
-from fedntd.record import Run
-from fedntd.report.summary import ASIDE, Group, differing, group, show, thing
+from fedntd.report.summary import Group, group, setting, telling
+from fedntd.report.wording import thing
+from fedntd.runs import Run
 
 
-def leaderboard(runs: Sequence[Run], figure: str = "final") -> str:
-    """A table in Markdown: one row a method, one column for each of the other settings that the runs differ in."""
+def leaderboard(runs: Sequence[Run]) -> str:
+    """Final accuracies in Markdown: one row a method, one column for each of the other settings that runs differ in."""
     finished = [run for run in runs if run.status == "finished"]
     require(bool(finished), "there is no finished run to make a leaderboard of")
-    others = [key for key in differing(runs) if key not in ("seed", *ASIDE) and not key.startswith("algorithm.")]
+    others = [key for key in telling(runs) if not key.startswith("algorithm.")]
     columns: dict[str, list[Run]] = {}
     for run in runs:
-        told = [
-            thing(str(value)) if key.endswith(".name") else f"{key.split('.')[-1]}={show(value)}"
-            for key in others
-            if (value := run.settings.get(key)) is not None
-        ]
+        told = [setting(key.split(".")[-1], value) for key in others if (value := run.settings.get(key)) is not None]
         columns.setdefault(" ".join(told) or thing(run.config.data.name), []).append(run)
     scores: dict[str, dict[str, Group]] = {}
     for column, members in columns.items():
@@ -30,7 +27,7 @@ def leaderboard(runs: Sequence[Run], figure: str = "final") -> str:
 
     def mean(method: str, column: str) -> float | None:
         one = scores[method].get(column)
-        return one.mean(figure) if one and one.finished else None
+        return one.mean("final") if one and one.finished else None
 
     def rank(method: str) -> float:
         """Mean place over the columns; where a method has no result, it is last."""
@@ -45,7 +42,7 @@ def leaderboard(runs: Sequence[Run], figure: str = "final") -> str:
         value = mean(method, column)
         if one is None or value is None:
             return "failed" if one and one.failed else "–"
-        std = one.std(figure)
+        std = one.std("final")
         text = f"{100 * value:.2f}" + (f" ± {100 * std:.2f}" if std is not None else "")
         best = max(found for other in scores if (found := mean(other, column)) is not None)
         lost = f" ({one.count})" if one.failed else ""

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedntd.errors import FedntdError, did_you_mean, require
-from fedntd.record import Run
-from fedntd.report.summary import ASIDE, Extra, Group, differing, show, size, summarise, thing
+from fedntd.report.compare import Extra
+from fedntd.report.summary import ASIDE, Group, differing, summarise, telling
+from fedntd.report.wording import show, size, thing
+from fedntd.runs import Run
 
 
 def parse_baseline(text: str, runs: Sequence[Run]) -> tuple[str, str]:
@@ -43,9 +45,8 @@ class Difference:
 class Baseline:
     """The runs with one value of one setting, for others to be paired with."""
 
-    def __init__(self, runs: Sequence[Run], text: str, figure: str = "final") -> None:
+    def __init__(self, runs: Sequence[Run], text: str) -> None:
         self.key, self.value = parse_baseline(text, runs)
-        self.figure = figure
         section = f"{self.key.removesuffix('name')}" if self.key.endswith(".name") else None
         self.alike = [
             key
@@ -58,10 +59,10 @@ class Baseline:
         return self.key in run.settings and as_text(self.key, run.settings[self.key]) == self.value
 
     def mean_values(self, runs: Sequence[Run]) -> dict[str, float]:
-        """Of the finished runs by all settings but the baseline's own; of several that are alike in those, the mean."""
+        """Final accuracy by all settings but the baseline's own; of several runs that are alike in those, the mean."""
         found: dict[str, list[float]] = {}
         for run in runs:
-            value = getattr(summarise(run), self.figure) if run.status == "finished" else None
+            value = summarise(run).final if run.status == "finished" else None
             if value is not None:
                 found.setdefault(repr([run.settings.get(key) for key in self.alike]), []).append(value)
         return {key: float(np.mean(values)) for key, values in found.items()}
@@ -166,7 +167,7 @@ def extras(runs: Sequence[Run], baseline: str | None, target: float | None) -> l
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The mean of a figure for each pair of values of two settings; NaN where there is no finished run."""
+    """The mean final accuracy for each pair of values of two settings; NaN where there is no finished run."""
 
     rows: str
     columns: str
@@ -176,14 +177,14 @@ class HeatMap:
     counts: np.ndarray  # finished runs
 
 
-def heat_map(runs: Sequence[Run], by: Sequence[str] = (), figure: str = "final") -> HeatMap | None:
+def heat_map(runs: Sequence[Run], by: Sequence[str] = ()) -> HeatMap | None:
     """Of the two settings `by`, or of the only two in which the runs differ, the seed aside; else None."""
-    keys = list(by) or [key for key in differing(runs) if key not in ("seed", *ASIDE)]
+    keys = list(by) or telling(runs)
     if len(keys) != 2:
         return None
     cells: dict[tuple, list[float]] = {}
     for run in runs:
-        value = getattr(summarise(run), figure) if run.status == "finished" else None
+        value = summarise(run).final if run.status == "finished" else None
         if all(run.settings.get(key) is not None for key in keys):
             cells.setdefault(tuple(run.settings[key] for key in keys), []).extend([] if value is None else [value])
     rows, columns = (in_order({key[i] for key in cells}) for i in (0, 1))

@@ -14,9 +14,10 @@ from rich.markup import escape
 
 from fedntd.config import make_algorithm
 from fedntd.data.auxiliary import unlabelled
+from fedntd.data.chosen import load_dataset
 from fedntd.data.cli import AsJson, Settings
+from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.federation import choose_device, load_dataset
 from fedntd.sweep import execute, show
 from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep
 

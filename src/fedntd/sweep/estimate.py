@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
+from fedntd.devices import choose_device
 from fedntd.errors import FedntdError
-from fedntd.federation import choose_device
-from fedntd.report.summary import duration
+from fedntd.report.wording import duration
 from fedntd.sweep.plan import Job
 from fedntd.sweep.show import rounds_left
 from fedntd.together import federate_together

@@ -23,7 +23,7 @@ from fedntd import presets
 from fedntd.config import Config, from_table, identity, read, with_settings
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.grid import expand
-from fedntd.report.summary import show, thing
+from fedntd.report.wording import show, thing
 from fedntd.together import shape
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")

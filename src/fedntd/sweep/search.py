@@ -28,11 +28,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedntd.config import Config, from_table
+from fedntd.data.chosen import load_dataset
+from fedntd.devices import choose_device
 from fedntd.errors import did_you_mean, require, require_one_of
-from fedntd.federation import choose_device, load_dataset
-from fedntd.record import RunFolder, read_columns, read_run
+from fedntd.record import RunFolder
 from fedntd.report.export import need
-from fedntd.report.summary import HEADINGS, figure, show, summarise
+from fedntd.report.summary import HEADINGS, summarise
+from fedntd.report.wording import figure, show
+from fedntd.runs import read_columns, read_run
 from fedntd.sweep.execute import Event, train_group, until_settled
 from fedntd.sweep.plan import Changes, Job, Sweep, job_of, runs_by_identity, safe_name, with_changes
 

@@ -1,0 +1,117 @@
+"""What a name in a config stands for: an entry of a registry, or a thing of the user's own, with its own parameters."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from types import NoneType, UnionType
+from typing import Any, get_args
+
+from fedntd.algorithms import ALGORITHMS, SERVER_RULES
+from fedntd.algorithms.released import NAMES as RELEASED_NAMES
+from fedntd.algorithms.released import released_values, without_suffix
+from fedntd.algorithms.robust import ROBUST
+from fedntd.data.datasets import DATASETS
+from fedntd.data.partition import PARTITIONS
+from fedntd.errors import FedntdError, did_you_mean
+from fedntd.models import MODELS
+
+REGISTRIES: dict[str, Mapping[str, Any]] = {
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "algorithm": ALGORITHMS,
+    "server": SERVER_RULES,
+    "auxiliary": DATASETS,
+    "robust": ROBUST,
+}
+GIVEN = "given:"  # begins the name of a dataset or model that was handed over as a Python object
+# parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys
+SUPPLIED = {"labels", "clients", "rng", "shape", "classes", "up", "p"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`name` picks an entry of a registry, or an import path "package.module:Thing"; `options` are its parameters."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def resolve(section: str, choice: Choice) -> Choice:
+    """Check the options against the parameters of what was chosen, and fill in its defaults."""
+    if section == "algorithm" and (method := without_suffix(choice.name)):
+        choice = Choice(method, {**released_values(method), **choice.options})
+    function = target(section, choice.name)
+    takes = {n: p for n, p in parameters(function).items() if n not in SUPPLIED}
+    if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+        return choice
+    options = {}
+    for key, value in choice.options.items():
+        if key not in takes:
+            known = did_you_mean(key, takes) if takes else "it takes none"
+            raise FedntdError(f"{section}.{key} is not a setting of {section} '{choice.name}'; {known}")
+        options[key] = typed(f"{section}.{key}", value, takes[key].annotation)
+    for key, parameter in takes.items():
+        if key not in options and parameter.default is not parameter.empty:
+            options[key] = parameter.default
+        elif key not in options:
+            raise FedntdError(f"{section} '{choice.name}' needs the key {section}.{key}")
+    return Choice(choice.name, {k: options[k] for k in takes})
+
+
+def target(section: str, name: str) -> Callable[..., Any]:
+    """The function or class that `name` stands for in `section`."""
+    registry = REGISTRIES[section]
+    if name in registry:
+        return registry[name]
+    if name.startswith(GIVEN):
+        return partial(not_given_again, section, name)
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
+        raise FedntdError(
+            f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
+            f"your own is given as 'package.module:Name'"
+        )
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
+    if not callable(found):
+        raise FedntdError(f"{section}.name = '{name}' is not a function or class")
+    return found
+
+
+def not_given_again(section: str, name: str, **_: Any) -> None:
+    raise FedntdError(
+        f"this run's {section} '{name.removeprefix(GIVEN)}' was an object in Python, which no file can hold; "
+        f"hand it to federate() again"
+    )
+
+
+def call(section: str, choice: Choice, **supplied: Any) -> Any:
+    """Call the chosen thing with its options and with those of `supplied` that it takes."""
+    function = target(section, choice.name)
+    takes = parameters(function)
+    return function(**{k: v for k, v in supplied.items() if k in takes}, **choice.options)
+
+
+@lru_cache(1000)  # a sweep has thousands of configs
+def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function, eval_str=True).parameters
+
+
+def typed(key: str, value: Any, wanted: Any) -> Any:
+    """`value` if it is of the wanted type (an int will do for a float), else one sentence."""
+    kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    simple = tuple(kind for kind in kinds if kind in (int, float, bool, str, NoneType))
+    if not simple or (isinstance(value, simple) and not (isinstance(value, bool) and bool not in simple)):
+        return value
+    names = " or ".join(kind.__name__ for kind in simple if kind is not NoneType)
+    raise FedntdError(f"{key} must be of type {names}, not {value!r}")

@@ -1,0 +1,37 @@
+"""The dataset that a config names, and how its partition deals it out."""
+
+import json
+from functools import lru_cache
+
+import numpy as np
+
+from fedntd.choices import Choice, call, target
+from fedntd.config import Config
+from fedntd.data.dataset import Dataset
+from fedntd.data.datasets import load
+from fedntd.data.partition import Indices, check_parts
+from fedntd.errors import require
+from fedntd.rng import generator
+
+
+def load_dataset(config: Config) -> Dataset:
+    wanted = config.data
+    return load(target("data", wanted.name), wanted.path, wanted.augment, wanted.train_size)
+
+
+def deal(config: Config, labels: Indices) -> list[Indices]:
+    """Which client owns which training samples."""
+    options = json.dumps(config.partition.options, sort_keys=True)
+    clients, label_bytes = config.federation.clients, labels.astype(np.int64).tobytes()
+    return list(dealt(config.partition.name, options, clients, config.dealing_seed, label_bytes))
+
+
+@lru_cache(maxsize=64)
+def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...]:
+    """Kept for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw."""
+    choice, labels = Choice(name, json.loads(options)), np.frombuffer(label_bytes, dtype=np.int64).copy()
+    rng = generator(seed, "partition")
+    parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
+    require(len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients")
+    check_parts(parts, len(labels), name)
+    return tuple(parts)

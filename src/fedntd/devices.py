@@ -1,0 +1,38 @@
+"""The device that a config names, what is kept on it, and how it computes."""
+
+import torch
+
+from fedntd import tree
+from fedntd.config import Config
+from fedntd.errors import FedntdError, require
+from fedntd.tree import Tree
+
+
+def choose_device(config: Config) -> torch.device:
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise FedntdError(
+            f"device = '{config.device}' cannot be used here ({reason}); 'auto' takes what there is"
+        ) from None
+    require(
+        config.precision != "tf32" or device.type == "cuda",
+        "precision = 'tf32' needs a CUDA device; on a CPU use 'fp32' or 'bf16'",
+    )
+    return device
+
+
+def home_of(state: Tree, clients: int, device: torch.device) -> torch.device:
+    """Where the clients' own state is kept: on the device, or on the host if that of all would take half the memory."""
+    if device.type != "cuda":
+        return device
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return device if clients * tree.nbytes(state) <= memory / 2 else torch.device("cpu")
+
+
+def set_float32_precision(precision: str) -> None:
+    """Whether CUDA may compute float32 products in TF32: a setting of the whole process."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"

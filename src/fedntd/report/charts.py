@@ -1,0 +1,83 @@
+"""What charts show, whoever draws them (`figures.py`, the page): curves and their styles, and partitions."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedntd.config import Config
+from fedntd.report.summary import Group, group, labels
+from fedntd.report.wording import show, thing
+from fedntd.runs import Run
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, without those that are faint on white or on black
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
+DASHES = ("", "6 3", "2 2")
+MOST_CURVES = 14  # more than that no chart can tell apart
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart, drawn alike in all of them: the mean of a group's finished runs, or one other run."""
+
+    label: str
+    runs: list[Run]
+    colour: str
+    dash: str  # as in SVG: lengths of line and gap
+    method: str = ""  # as in its group
+    facet: str = ""
+
+    def values(self, name: str) -> tuple[list[int], np.ndarray, np.ndarray | None]:
+        """The rounds in which `name` was measured in all runs; its mean there, and standard deviation if of several."""
+        tables = [{r.round: getattr(r, name) for r in run.records if is_number(getattr(r, name))} for run in self.runs]
+        rounds = [round for round in tables[0] if all(round in table for table in tables)]
+        rows = np.array([[table[round] for round in rounds] for table in tables], dtype=float)
+        return rounds, rows.mean(0), rows.std(0, ddof=1) if len(rows) > 1 else None
+
+
+def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] | None = None) -> list[Curve]:
+    """Of more groups than a chart can show, those with the best final accuracy. `groups`, if they are at hand."""
+    told = dict(zip((id(run) for run in runs), labels(runs), strict=True))
+    lines: list[tuple[str, list[Run], Group]] = []
+    for g in best_groups(groups or group(runs, by)):
+        if g.finished:
+            lines.append((g.label, g.finished, g))
+        if not (by and g.finished):
+            lines += [(told[id(run)], [run], g) for run in g.runs if run.status != "finished"]
+    lines = lines[:MOST_CURVES]
+    methods = list(dict.fromkeys(g.method for *_, g in lines))
+    facets = list(dict.fromkeys(g.facet for *_, g in lines))
+    drawn = []
+    for i, (label, members, g) in enumerate(lines):
+        # one style after the other; or a colour for each method, and a dash for each of the settings that it was run in
+        colour, turn = (methods.index(g.method), facets.index(g.facet)) if g.facet else (i, i // len(PALETTE))
+        style = PALETTE[colour % len(PALETTE)], DASHES[turn % len(DASHES)]
+        drawn.append(Curve(label, members, *style, g.method, g.facet))
+    return drawn
+
+
+def best_groups(groups: Sequence[Group]) -> list[Group]:
+    """In their own order, but no more than a chart can show."""
+    ranked = sorted(groups, key=lambda g: -1.0 if g.mean("final") is None else g.means["final"], reverse=True)
+    chosen = {id(g) for g in ranked[:MOST_CURVES]}
+    return [g for g in groups if id(g) in chosen]
+
+
+def is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def partition_title(config: Config) -> str:
+    options = ", ".join(f"{key} = {show(value)}" for key, value in config.partition.options.items())
+    name = thing(config.partition.name) + (f" ({options})" if options else "")
+    return f"{thing(config.data.name)}, {name}, seed {config.dealing_seed}"
+
+
+def distinct_partitions(runs: Sequence[Run]) -> list[Run]:
+    """The first run with each partition."""
+    found: dict[tuple[tuple[str, ...], bytes], Run] = {}
+    for run in runs:
+        if run.counts.size:  # a run that failed before the data was dealt has none
+            found.setdefault((tuple(run.classes), run.counts.tobytes()), run)
+    return list(found.values())

@@ -1,0 +1,34 @@
+"""How settings and measured values are written for people."""
+
+from typing import Any
+
+
+def show(value: Any) -> str:
+    """A setting as people write it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def thing(name: str) -> str:
+    """Of an import path "package.module:Thing", the thing."""
+    return name.split(":")[-1]
+
+
+def figure(key: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if key == "forgetting" else f"{100 * value:.2f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    for unit, power in (("TB", 12), ("GB", 9), ("MB", 6), ("kB", 3)):
+        if count >= 10**power:
+            return f"{count / 10**power:.2f} {unit}"
+    return f"{count:.0f} B"

@@ -1,0 +1,159 @@
+"""Runs as their folders tell of them, finished or still going on: for tables, reports and whoever else only reads."""
+
+import dataclasses
+import gc
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, get_origin
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from fedntd import config as configs
+from fedntd.config import Config
+from fedntd.errors import require
+from fedntd.files import read_json
+from fedntd.record import Record, read_records
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds. What takes its time to read is read when it is first asked for."""
+
+    path: Path
+    config: Config
+    status: str  # running, finished, failed, pruned, interrupted
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The config, flat: {"federation.rounds": 200, ...}."""
+        return configs.flat(self.config)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return read_records(self.path / "records.jsonl")
+
+    @cached_property
+    def columns(self) -> dict[str, list[float]]:
+        """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
+        return read_columns(self.path / "records.jsonl")
+
+    @property
+    def rounds(self) -> int:
+        """How many were played."""
+        return len(self.columns["accuracy"])
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return read_json(self.path / "environment.json")[-1]
+
+    @cached_property
+    def partition(self) -> dict[str, Any]:
+        return read_json(self.path / "partition.json")
+
+    @property
+    def classes(self) -> list[str]:
+        return self.partition["classes"]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Samples of each class that each client owns, [client, class]."""
+        return np.array(self.partition["counts"])
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """The run folders among `paths`, and those right inside them."""
+    found: list[Path] = []
+    for path in paths:
+        require(path.exists(), f"there is no folder {path}")
+        inside = sorted(config.parent for config in path.glob("*/config.toml"))
+        require(
+            bool(inside) or (path / "config.toml").exists(),
+            f"{path} is neither a run folder nor a folder of run folders",
+        )
+        found += [path] if (path / "config.toml").exists() else inside
+    return list(dict.fromkeys(found))
+
+
+def read_runs(paths: Iterable[Path]) -> list[Run]:
+    with collector_paused():
+        return [read_run(path) for path in paths]
+
+
+def read_run(path: Path) -> Run:
+    require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
+    status = read_json(path / "status.json")
+    return Run(
+        path=path,
+        config=configs.from_table(configs.read(path / "config.toml")),
+        status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
+        reason=status["reason"],
+    )
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Many runs are millions of numbers, and none becomes garbage: looking through them all the time takes as long as
+    reading them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process is writing to the run folder."""
+    if not (path / ".lock").exists():
+        return False
+    try:
+        with FileLock(path / ".lock", timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False
+
+
+COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
+    "accuracy": float,
+    "forgetting": float,
+    "bytes_down": int,
+    "bytes_up": int,
+    "seconds": float,
+}
+
+
+def read_columns(file: Path) -> dict[str, list[float]]:
+    """Some measures of all rounds, picked out of the lines: whole records of a thousand runs would take seconds."""
+    content = file.read_bytes() if file.exists() else b""
+    found = a_line().findall(content)
+    if len(found) == content.count(b"\n"):
+        values = zip(*found, strict=True) if found else [()] * len(COLUMNS)
+        with suppress(ValueError):
+            return {name: [*map(kind, column)] for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
+    records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
+    return {name: [getattr(record, name) for record in records] for name in COLUMNS}
+
+
+@cache
+def a_line() -> re.Pattern[bytes]:
+    """The beginning of a record as `to_line` writes it, up to the last of the columns; these are its groups."""
+    names = [f.name for f in dataclasses.fields(Record)]
+    fields = dataclasses.fields(Record)[: names.index(list(COLUMNS)[-1]) + 1]
+    values = [
+        "([^,]*)" if f.name in COLUMNS else r"\[[^]]*\]" if get_origin(f.type) is list else "[^,]*" for f in fields
+    ]
+    pairs = ", ".join(f'"{f.name}": {value}' for f, value in zip(fields, values, strict=True))
+    return re.compile(rf"^\{{{pairs},.*\}}$".encode(), re.MULTILINE)

@@ -1,0 +1,37 @@
+import pytest
+from make_runs import exact_run, methods_by_partitions, plain_record, settings, write_run
+
+from fedntd.report.charts import curves
+
+
+def test_a_group_is_one_line_and_its_failed_run_another(tmp_path):
+    runs = [exact_run(tmp_path / str(i), [0.2, 0.1 * i], seed=i) for i in (1, 3)]
+    runs.append(exact_run(tmp_path / "f", [0.9], seed=4, rounds=2, status="failed"))
+    mean, failed = curves(runs)
+    assert (mean.label, failed.label) == ("fedavg", "fedavg seed=4")
+    rounds, values, std = mean.values("accuracy")
+    assert rounds == [1, 2]
+    assert values == pytest.approx([0.2, 0.2])
+    assert std == pytest.approx([0, 0.02**0.5])
+    assert failed.values("accuracy")[2] is None
+
+
+def test_values_only_where_measured(tmp_path):
+    records = [plain_record(t, 0.5, in_local=0.8 if t == 2 else None, loss=float("nan")) for t in (1, 2, 3)]
+    (curve,) = curves([write_run(tmp_path / "a", settings(rounds=3), records)])
+    assert curve.values("in_local")[0] == [2]
+    assert curve.values("loss")[0] == []
+
+
+def test_styles_tell_ten_runs_apart(tmp_path):
+    runs = [exact_run(tmp_path / str(i), [0.5], optimiser__lr=0.1 + i) for i in range(10)]
+    assert len({(curve.colour, curve.dash) for curve in curves(runs)}) == 10
+
+
+def test_a_method_has_its_colour_and_a_setting_its_dash(tmp_path):
+    styles = {(c.method, c.facet): (c.colour, c.dash) for c in curves(methods_by_partitions(tmp_path))}
+    for method in ("fedavg", "fedntd"):
+        assert styles[method, "s=2"][0] == styles[method, "s=5"][0]
+    for s in ("s=2", "s=5"):
+        assert styles["fedavg", s][1] == styles["fedntd", s][1]
+    assert len(set(styles.values())) == 4

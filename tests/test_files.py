@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+
+from fedntd.errors import FedntdError
+from fedntd.files import read_json, whole
+
+
+def test_a_file_is_replaced_when_all_is_written(tmp_path: Path):
+    file = tmp_path / "new" / "page.html"
+    for text in ("one", "two"):
+        with whole(file) as aside:
+            aside.write_text(text)
+            assert aside.suffix == ".html"  # by which some programs know what to write
+            assert not file.exists() or file.read_text() == "one"
+        assert file.read_text() == text
+    assert [*file.parent.iterdir()] == [file]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("not that"), KeyboardInterrupt()])
+def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: BaseException):
+    file = tmp_path / "page.html"
+    file.write_text("old")
+    expected = FedntdError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected) as raised, whole(file) as aside:  # noqa: PT012 (the file is half-written first)
+        aside.write_text("hal")
+        raise error
+    assert file.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [file]
+    if isinstance(error, OSError):
+        assert str(raised.value) == f"{file} cannot be written: No space left on device"
+
+
+def test_json_that_cannot_be_read_is_one_sentence(tmp_path: Path):
+    file = tmp_path / "status.json"
+    with pytest.raises(FedntdError, match=r"status\.json cannot be read: "):
+        read_json(file)
+    file.write_text('{"status": ')
+    with pytest.raises(FedntdError, match=r"status\.json cannot be read: "):
+        read_json(file)

@@ -1,0 +1,54 @@
+"""Run folders as others see them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from fedntd import Config, Dataset, FedntdError, federate
+from fedntd.runs import COLUMNS, find_runs, read_run
+
+Net = Callable[[], nn.Module]
+MakeConfig = Callable[..., Config]
+
+
+def test_while_it_runs_it_is_running(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    rounds = federate(make_config(), blobs, tiny_net(), out=tmp_path / "run")
+    next(rounds)
+    assert read_run(tmp_path / "run").status == "running"
+    rounds.close()
+    assert read_run(tmp_path / "run").status == "interrupted"
+
+
+def test_columns_are_those_of_the_records(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    """However the lines are written: as we do, by another program, or with a last one that is not whole."""
+    records = list(federate(make_config(), blobs, tiny_net(), out=tmp_path / "run"))
+    wanted = {name: [getattr(record, name) for record in records] for name in COLUMNS}
+    file = tmp_path / "run/records.jsonl"
+    whole = file.read_text()
+    assert read_run(tmp_path / "run").columns == wanted
+    file.write_text(whole + whole.splitlines()[0][:-1])
+    assert read_run(tmp_path / "run").columns == wanted
+    file.write_text("".join(json.dumps(json.loads(line), separators=(",", ":")) + "\n" for line in whole.splitlines()))
+    assert read_run(tmp_path / "run").columns == wanted
+    file.write_text("")
+    assert read_run(tmp_path / "run").columns == {name: [] for name in COLUMNS}
+    file.write_text(whole.replace('"accuracy": ', '"accuracy": x', 1))
+    with pytest.raises(FedntdError, match=r"records\.jsonl, line 1, is not a record"):
+        _ = read_run(tmp_path / "run").columns
+
+
+def test_runs_are_found_by_their_folder_or_by_the_one_around_them(tmp_path: Path):
+    for name in ("a/1", "a/2", "b", "a/2/deeper", "a/notes"):
+        (tmp_path / name).mkdir(parents=True)
+        if name != "a/notes":
+            (tmp_path / name / "config.toml").touch()
+    around, one = tmp_path / "a", tmp_path / "a/2"
+    assert find_runs([around, tmp_path / "b", one]) == [tmp_path / "a/1", one, tmp_path / "b"]
+    assert find_runs([one, around]) == [one, tmp_path / "a/1"]
+    with pytest.raises(FedntdError, match="notes is neither a run folder nor a folder of run folders"):
+        find_runs([tmp_path / "b", tmp_path / "a/notes"])
+    with pytest.raises(FedntdError, match="there is no folder"):
+        find_runs([tmp_path / "c"])
