@@ -19,13 +19,14 @@ def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
 def not_true(z: Tensor, y: Tensor) -> Tensor:
     """The logits without that of the true class, in their order: [B, C] -> [B, C-1].
 
-    A gather at i + (i >= y), since neither boolean indexing nor one_hot can be vectorised over clients.
+    Those before the true class as they are, those after it moved up: no boolean indexing, which cannot be vectorised
+    over clients, and no gather, whose gradient would be a scatter.
 
     >>> not_true(torch.tensor([[10., 20., 30.]]), torch.tensor([1]))
     tensor([[10., 30.]])
     """
-    i = torch.arange(z.shape[-1] - 1, device=z.device)
-    return z.gather(-1, i + (i >= y[:, None]).long())
+    before = torch.arange(z.shape[-1] - 1, device=z.device) < y[:, None]
+    return torch.where(before, z[:, :-1], z[:, 1:])
 
 
 def kl(q_g: Tensor, log_q: Tensor) -> Tensor:
