@@ -1,6 +1,7 @@
 """The vectorised engine against the loop: the same weights to rounding, whatever the clients look like."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -106,15 +107,13 @@ def test_the_papers_networks_on_augmented_images(model: str, algorithm: str):
     assert_equal_runs(loop, together, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_the_step_that_a_gpu_compiles_is_the_same_step(
-    name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-):
-    """The traced steps (for all clients, for one, for any number), not compiled, in place of the plain one."""
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[torch.Tensor], None]]:
+    """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; they are kept here, by their
+    number of clients."""
     ready: dict[int, Callable[[torch.Tensor], None]] = {}
-    calls = {"traced": 0, "traced_for_any_number": 0}
 
-    def run_traced(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
+    def step_for(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
         if clients not in ready:
             step, tensors, plan = engine.compilable(buffers.first(clients, engine.axes), width)
 
@@ -125,6 +124,33 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
             ready[clients] = replay
         return ready[clients]
 
+    monkeypatch.setattr(Vectorised, "step_for", step_for)
+    return ready
+
+
+RAGGED: dict[str, dict] = {
+    "partition": {"name": "lda", "alpha": 0.3, "min_size": 1},
+    "federation": {"ratio": 1.0, "rounds": 1, "local_epochs": 1},
+}
+
+
+def assert_equal_weights(run: Federation, loop: Federation) -> None:
+    for name, leaf in loop.state.w.items():
+        torch.testing.assert_close(run.state.w[name], leaf, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_step_that_a_gpu_compiles_is_the_same_step(
+    name: str,
+    blobs: Dataset,
+    tiny_net: Net,
+    make_config: MakeConfig,
+    as_on_a_gpu: dict,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The traced steps (for all clients, for one, for any number), not compiled."""
+    calls = {"traced": 0, "traced_for_any_number": 0}
+
     def counted(function: Callable) -> Callable:
         def call(*arguments: object) -> object:
             calls[function.__name__] += 1
@@ -134,21 +160,34 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
         return call
 
-    settings = {"ratio": 1.0, "rounds": 1, "local_epochs": 1}
-    partition = {"name": "lda", "alpha": 0.3, "min_size": 1}
-    config = make_config(engine="vectorised", algorithm={"name": name}, partition=partition, federation=settings)
-    plain = Federation(config, blobs, tiny_net())
-    list(plain)
-    monkeypatch.setattr(Vectorised, "step_for", run_traced)
     for function in (tracing.traced, tracing.traced_for_any_number):
         monkeypatch.setattr(vectorised, function.__name__, counted(function))
     monkeypatch.setattr(vectorised, "compiled", lambda module: module)
-    compiled = Federation(config, blobs, tiny_net())
-    list(compiled)
-    assert len(ready) > 3  # numbers of clients; and how many of these steps were traced:
+    config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
+    run, loop = (
+        Federation(config, blobs, tiny_net()),
+        Federation(replace(config, engine="sequential"), blobs, tiny_net()),
+    )
+    list(run), list(loop)
+    assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
     assert calls == {"traced": 2, "traced_for_any_number": 1}
-    for leaf_name, leaf in plain.state.w.items():
-        torch.testing.assert_close(compiled.state.w[leaf_name], leaf, rtol=0, atol=1e-13)
+    assert_equal_weights(run, loop)
+
+
+# torch.compile uses what torch itself warns of
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu: dict):
+    """By the compiler that a GPU's step goes through, here for a CPU, and with a user's convolution: compiled, it has
+    the number of clients written into it, so that no step serves several."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+    federation = RAGGED["federation"] | {"batch_size": 3}
+    config = make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED | {"federation": federation})
+    run, loop = Federation(config, images(), net), Federation(replace(config, engine="sequential"), images(), net)
+    list(run), list(loop)
+    assert {2, 3} <= set(as_on_a_gpu)
+    assert_equal_weights(run, loop)
 
 
 def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_number():
@@ -205,7 +244,6 @@ def on_gpu(engine: str, precision: str, **sections: object) -> Federation:
     return run
 
 
-# torch.compile uses what torch itself warns of
 @ON_GPU
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_float32_on_a_gpu_is_within_1e4_of_the_loop():

@@ -73,11 +73,18 @@ def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
 
 def compiled(module: fx.GraphModule) -> Callable[..., Any]:
     # as a function: torch.compile does not take a traced module as it is in every version
-    return torch.compile(lambda *tensors: module(*tensors), fullgraph=True)
+    step = torch.compile(lambda *tensors: module(*tensors), fullgraph=True)
+
+    def call(*tensors: Tensor) -> Any:
+        # some operations (a grouped convolution) are compiled anew for every number of clients, however it is marked
+        with torch._dynamo.config.patch(recompile_limit=64):
+            return step(*tensors)
+
+    return call
 
 
 def mark_clients(tensors: Sequence[Tensor], axes: Sequence[int | None]) -> None:
     """Tell the compiler along which axes the number of clients may change from call to call."""
     for tensor, axis in zip(tensors, axes, strict=True):
         if axis is not None:
-            torch._dynamo.mark_dynamic(tensor, axis)
+            torch._dynamo.maybe_mark_dynamic(tensor, axis)
