@@ -61,7 +61,7 @@ class GroupedConv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weight, index, images = ctx.saved_tensors
-        _, outputs, channels, size, _ = weight.shape
+        channels, size = weight.shape[2:4]
         dy = gradients[0].permute(0, 1, 3, 4, 2)
         dense = dy
         if ctx.pool:

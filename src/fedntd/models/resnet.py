@@ -20,8 +20,10 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), BatchStatNorm(outside))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(conv3x3(self.conv1, x)))
-        return F.relu(self.bn2(conv3x3(self.conv2, out)) + self.shortcut(x))
+        out = F.relu(self.bn1(convolved(self.conv1, x)))
+        if self.shortcut:
+            x = self.shortcut[1](convolved(self.shortcut[0], x))
+        return F.relu(self.bn2(convolved(self.conv2, out)) + x)
 
 
 class ResNet(nn.Module):
@@ -39,14 +41,17 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Out:
-        x = self.stages(F.relu(self.bn1(conv3x3(self.conv1, x))))
+        x = self.stages(F.relu(self.bn1(convolved(self.conv1, x))))
         z = x.mean((2, 3))
         return Out(self.fc(z), z)
 
 
-def conv3x3(conv: nn.Conv2d, x: Tensor) -> Tensor:
+def convolved(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """On a GPU, one launch for the clients of a vectorised cohort."""
-    return kernels.conv(x, conv.weight) if x.is_cuda and conv.stride == (1, 1) else conv(x)
+    stride = conv.stride[0]
+    if x.is_cuda and x.shape[-1] % stride == x.shape[-2] % stride == 0:
+        return kernels.conv(x, conv.weight, stride=stride)
+    return conv(x)
 
 
 def resnet10(shape: tuple[int, ...], classes: int) -> nn.Module:

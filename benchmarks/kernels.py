@@ -1,0 +1,77 @@
+"""Each of the convolutions of the paper's network on this GPU, with several tile sizes.
+
+    PYTHONPATH=src python benchmarks/kernels.py [--clients 10] [--precision bf16] [--tune]
+
+Shows the time of a launch for all clients (batch 50), and what it achieves; `--tune` tries other tiles than those in
+`triton_kernels.TILES`, the fastest first.
+"""
+
+import argparse
+import itertools
+from collections.abc import Callable
+
+import torch
+from triton.testing import do_bench_cudagraph
+
+from fedntd import kernels, triton_kernels
+
+BATCH = 50
+# what, kind of tiles, channels, outputs, side of the image, pooling; a data gradient is a forward pass of the gradient
+LAYERS = [
+    ("conv1 forward", "pooled forward", 4, 32, 32, True),
+    ("conv2 forward", "pooled forward", 32, 64, 16, True),
+    ("conv2 data gradient", "forward", 64, 32, 16, False),
+    ("conv1 weight gradient", "weight gradient", 4, 32, 32, False),
+    ("conv2 weight gradient", "weight gradient", 32, 64, 16, False),
+]
+ROWS = {"pooled forward": (32, 64, 128), "forward": (64, 128, 256), "weight gradient": (32, 64, 128)}
+DEPTHS = {"pooled forward": (32, 64), "forward": (32, 64), "weight gradient": (64, 128, 256)}
+
+
+def launch(kind: str, clients: int, channels: int, outputs: int, side: int, pool: bool, dtype: torch.dtype) -> Callable:
+    images = torch.randn(clients, BATCH, side + 4, side + 4, channels, device="cuda").to(dtype)
+    if kind == "weight gradient":
+        dy = torch.randn(clients, BATCH, side + 4, side + 4, outputs, device="cuda").to(dtype)
+        return lambda: kernels.conv_weight_gradient(dy, images, 5)
+    weight = torch.randn(clients, 25 * channels, outputs, device="cuda").to(dtype)
+    bias = torch.zeros(clients, outputs, device="cuda").to(dtype)
+    return lambda: kernels.conv_forward(images, weight, bias, 5, 2 if pool else 1, pool)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--precision", choices=["bf16", "tf32"], default="bf16")
+    parser.add_argument("--tune", action="store_true")
+    arguments = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    dtype, bits = (torch.bfloat16, 16) if arguments.precision == "bf16" else (torch.float32, 32)
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.clients} clients, {arguments.precision}"
+    )
+    for what, kind, channels, outputs, side, pool in LAYERS:
+        run = launch(kind, arguments.clients, channels, outputs, side, pool, dtype)
+        operations = 2 * 25 * channels * outputs * side**2 * BATCH * arguments.clients
+        tiles = triton_kernels.TILES[kind, bits]
+        chosen = tiles[channels >= 16]
+        tried = [chosen]
+        if arguments.tune:
+            tried += itertools.product(ROWS[kind], DEPTHS[kind], (4, 8), (2, 3, 4))
+        times = {}
+        for tile in dict.fromkeys(tried):
+            triton_kernels.TILES[kind, bits] = (tile, tile)
+            try:
+                times[tile] = do_bench_cudagraph(run)
+            except Exception as error:  # tiles that ask for more shared memory than there is
+                print(f"    {tile}: {str(error).splitlines()[0]}")
+        triton_kernels.TILES[kind, bits] = tiles
+        for tile, milliseconds in sorted(times.items(), key=lambda item: item[1])[:5]:
+            rate = operations / milliseconds / 1e9
+            mark = "  in use" if tile == chosen else ""
+            print(f"{what:22} {tile!s:20} {1000 * milliseconds:7.1f} µs {rate:7.0f} TFLOP/s{mark}", flush=True)
+        if times and chosen not in sorted(times, key=lambda tile: times[tile])[:5] and chosen in times:
+            print(f"{what:22} {chosen!s:20} {1000 * times[chosen]:7.1f} µs, in use", flush=True)
+
+
+if __name__ == "__main__":
+    main()
