@@ -12,8 +12,9 @@ from fedntd.config import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import from_tensors
 from fedntd.record import Record
+from fedntd.together import federate, federate_together
 from fedntd.tree import Weights
-from fedntd.vectorised import Buffers, Vectorised
+from fedntd.vectorised import Buffers, Step, Vectorised
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -108,21 +109,26 @@ def test_the_papers_networks_on_augmented_images(model: str, algorithm: str):
 
 
 @pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[torch.Tensor], None]]:
-    """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; they are kept here, by their
-    number of clients."""
-    ready: dict[int, Callable[[torch.Tensor], None]] = {}
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; here are their numbers of
+    clients."""
+    ready: set[int] = set()
 
-    def step_for(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
-        if clients not in ready:
-            step, tensors, plan = engine.compilable(buffers.first(clients, engine.axes), width)
+    def captured(engine: Vectorised, buffers: Buffers, width: int) -> Step:
+        step, plan, begin = engine.compiled(buffers, width)
+        ready.add(len(buffers.loss))
 
-            def replay(new_plan: torch.Tensor) -> None:
-                plan.copy_(new_plan)
-                step(*tensors)
+        def replay(new_plan: torch.Tensor) -> None:
+            plan.copy_(new_plan)
+            step()
 
-            ready[clients] = replay
-        return ready[clients]
+        return Step(begin, replay)
+
+    def step_for(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Step:
+        key = (len(buffers.loss), clients, width)
+        if key not in engine.steps:
+            engine.steps[key] = captured(engine, buffers.first(clients, engine.axes), width)
+        return engine.steps[key]
 
     monkeypatch.setattr(Vectorised, "step_for", step_for)
     return ready
@@ -130,7 +136,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[torch.Te
 
 RAGGED: dict[str, dict] = {
     "partition": {"name": "lda", "alpha": 0.3, "min_size": 1},
-    "federation": {"ratio": 1.0, "rounds": 1, "local_epochs": 1},
+    "federation": {"ratio": 1.0, "rounds": 2, "local_epochs": 1},  # in two rounds the context changes
 }
 
 
@@ -145,7 +151,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     blobs: Dataset,
     tiny_net: Net,
     make_config: MakeConfig,
-    as_on_a_gpu: dict,
+    as_on_a_gpu: set,
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The traced steps (for all clients, for one, for any number), not compiled."""
@@ -174,9 +180,28 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     assert_equal_weights(run, loop)
 
 
+@pytest.mark.parametrize("name", ["fedntd", "scaffold"])
+def test_several_runs_by_the_step_that_a_gpu_compiles(
+    name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(vectorised, "compiled", lambda module: module)
+    config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
+    configs = [replace(config, seed=seed) for seed in (0, 1)]
+    together: dict[int, list[Record]] = {0: [], 1: []}
+    for i, record in federate_together(configs, dataset=blobs, model=tiny_net()):
+        assert isinstance(record, Record)
+        together[i].append(record)
+    assert max(as_on_a_gpu) > 6  # clients of both
+    for i, one in enumerate(configs):
+        for mine, alone in zip(
+            together[i], federate(replace(one, engine="sequential"), blobs, tiny_net()), strict=True
+        ):
+            assert_equal_records(alone, mine)
+
+
 # torch.compile uses what torch itself warns of
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu: dict):
+def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu: set):
     """By the compiler that a GPU's step goes through, here for a CPU, and with a user's convolution: compiled, it has
     the number of clients written into it, so that no step serves several."""
     torch._dynamo.reset()
@@ -186,7 +211,7 @@ def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu
     config = make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED | {"federation": federation})
     run, loop = Federation(config, images(), net), Federation(replace(config, engine="sequential"), images(), net)
     list(run), list(loop)
-    assert {2, 3} <= set(as_on_a_gpu)
+    assert {2, 3} <= as_on_a_gpu
     assert_equal_weights(run, loop)
 
 

@@ -5,11 +5,15 @@ A traced graph has the number of clients written into it. So that one graph, com
 step is traced twice, with two numbers of clients, and whatever differs between the two graphs in proportion to them
 becomes a multiple of the number that a call comes with. (Tracing with symbols in place of sizes would be the textbook
 way, but several of vmap's rules put the number in.)
+
+What a step computes from the context alone (the global weights in the precision that the network runs in, the
+difference of two control variates) is the same in every step of a round: `split` takes it out, to be computed once.
 """
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -46,6 +50,7 @@ def traced_for_any_number(
         return multiples[times]
 
     for node, other in zip(first, second, strict=True):
+        node.meta["axis"] = differing_axis(node, other)
         values, form = pytree.tree_flatten((node.args, dict(node.kwargs)))
         others, other_form = pytree.tree_flatten((other.args, dict(other.kwargs)))
         if form != other_form:
@@ -62,6 +67,12 @@ def traced_for_any_number(
     return graphs[0]
 
 
+def differing_axis(node: fx.Node, other: fx.Node) -> int | None:
+    """The axis along which two traced tensors differ in length."""
+    sizes = [getattr(each.meta.get("val"), "shape", ()) for each in (node, other)]
+    return next((axis for axis, (a, b) in enumerate(zip(*sizes, strict=True)) if a != b), None)
+
+
 def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
     """A tensor like this one, but for its length along `axis`."""
     if axis is None:
@@ -69,6 +80,63 @@ def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
     shape = list(tensor.shape)
     shape[axis] = number
     return tensor.new_empty(shape)
+
+
+class Split(NamedTuple):
+    """`step(*tensors, *once(*tensors))` is what the whole was; `axes` are those of the clients in what `once` gives."""
+
+    once: fx.GraphModule
+    step: fx.GraphModule
+    axes: list[int | None]
+
+
+def split(module: fx.GraphModule, changes: Sequence[bool]) -> Split:
+    """Take out what depends only on the inputs that do not change from step to step."""
+    graph = module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    constant = {node for node, change in zip(inputs, changes, strict=True) if not change}
+    for node in graph.nodes:
+        sources = node.all_input_nodes
+        if node.op == "call_function" and sources and constant.issuperset(sources) and not is_mutable(node):
+            constant.add(node)
+
+    # views cost nothing: they are made again from what is kept
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node not in constant or (node in needed and is_view(node)):
+            needed.update(node.all_input_nodes)
+    kept = [n for n in graph.nodes if n in constant & needed and n.op == "call_function" and not is_view(n)]
+
+    once = copy.deepcopy(module)
+    names = {node.name for node in kept}
+    constants = {node.name for node in constant}
+    for node in reversed(once.graph.nodes):
+        if node.op != "placeholder" and node.name not in constants:
+            once.graph.erase_node(node)
+    once.graph.output(tuple(node for node in once.graph.nodes if node.name in names))
+    once.graph.eliminate_dead_code()
+    once.recompile()
+
+    after = inputs[-1]
+    for node in kept:
+        with graph.inserting_after(after):
+            after = graph.placeholder(f"once_{node.name}")
+        node.replace_all_uses_with(after)
+    for node in reversed(graph.nodes):
+        if node in constant and node.op != "placeholder" and not node.users:
+            graph.erase_node(node)
+    graph.lint()
+    module.recompile()
+    return Split(once, module, [node.meta.get("axis") for node in kept])
+
+
+def is_mutable(node: fx.Node) -> bool:
+    return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether its result shares the memory of what it is made from."""
+    return getattr(node.target, "is_view", False)
 
 
 def compiled(module: fx.GraphModule) -> Callable[..., Any]:

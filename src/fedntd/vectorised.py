@@ -34,7 +34,7 @@ from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
 from fedntd.plan import Plan
-from fedntd.tracing import compiled, mark_clients, traced, traced_for_any_number
+from fedntd.tracing import Split, compiled, mark_clients, split, traced, traced_for_any_number
 from fedntd.tree import Tree, Weights
 
 T = TypeVar("T")
@@ -97,8 +97,8 @@ class Vectorised:
     def forget(self) -> None:
         """Let go of all that is kept from round to round."""
         self.buffers: dict[int, Buffers] = {}  # by number of clients
-        self.steps: dict[tuple[int, ...], Callable[[Tensor], None]] = {}  # by numbers of clients and samples
-        self.for_any_number: dict[int, Callable[..., None] | None] = {}  # compiled steps, by number of samples
+        self.steps: dict[tuple[int, ...], Step] = {}  # by numbers of clients (all, and those in it) and of samples
+        self.for_any_number: dict[int, tuple[Split, Callable[..., None]] | None] = {}  # by number of samples
         self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
         # graphs are replayed one after the other and leave nothing behind in it, so they can share their memory
         self.pool = torch.cuda.graph_pool_handle() if self.on_gpu else None
@@ -141,11 +141,14 @@ class Vectorised:
     def train_chunk(self, tasks: list[Task], plan: Tensor, ctx: Context, measure: bool) -> Trained:
         buffers = self.buffers_for(len(tasks), ctx)
         buffers.load(ctx)
+        for (cohort, *_), step in self.steps.items():
+            if cohort == len(tasks):
+                step.begin()
         steps = np.array([task.plan.steps for task in tasks])
         made = torch.tensor(steps, dtype=self.model.storage, device=self.train_part.device)
         for s in range(len(plan)):
             clients = rounded_up(int((steps > s).sum()), len(tasks))
-            self.step_for(clients, buffers, plan.shape[-1])(plan[s, :, :clients])
+            self.step_for(clients, buffers, plan.shape[-1]).take(plan[s, :, :clients])
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
@@ -179,31 +182,33 @@ class Vectorised:
         tensor = torch.from_numpy(packed)
         return tensor.pin_memory().to(self.train_part.device, non_blocking=True) if self.on_gpu else tensor
 
-    def step_for(self, clients: int, buffers: Buffers, width: int) -> Callable[[Tensor], None]:
+    def step_for(self, clients: int, buffers: Buffers, width: int) -> "Step":
         """What trains the first `clients` of the buffers by one step, given their part of the plan."""
         key = (len(buffers.loss), clients, width)
         if key not in self.steps:
             part = buffers.first(clients, self.axes)
-            self.steps[key] = self.captured(part, width) if self.on_gpu else lambda plan: self.step(part, plan)
+            plain = Step(lambda: None, lambda plan: self.step(part, plan))
+            self.steps[key] = self.captured(part, width) if self.on_gpu else plain
         return self.steps[key]
 
-    def captured(self, buffers: Buffers, width: int) -> Callable[[Tensor], None]:
-        """The step on `buffers`, compiled and captured; what is returned copies a plan in and replays the graph."""
-        step, tensors, plan = self.compilable(buffers, width)
+    def captured(self, buffers: Buffers, width: int) -> "Step":
+        """The step on `buffers`, compiled and captured as a graph."""
+        step, plan, begin = self.compiled(buffers, width)
+        begin()
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
         before = tree.map(torch.clone, changing)
         with torch.no_grad():
-            graph, _ = graph_of(lambda: step(*tensors), self.pool)
+            graph, _ = graph_of(step, self.pool)
         tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
 
         def replay(new_plan: Tensor) -> None:
             plan.copy_(new_plan)
             graph.replay()
 
-        return replay
+        return Step(begin, replay)
 
-    def compilable(self, buffers: Buffers, width: int) -> tuple[Callable[..., None], list[Tensor], Tensor]:
-        """The step as a function of tensors alone, the tensors to call it with, and the plan among them.
+    def compiled(self, buffers: Buffers, width: int) -> tuple[Callable[[], None], Tensor, Callable[[], None]]:
+        """The step on `buffers`; the plan that it reads; and what must be done once in a round before it.
 
         For the whole cohort (in most rounds of most runs nothing else is needed) and for a single client it is compiled
         with just these sizes; for all numbers between, together, if that can be done.
@@ -214,21 +219,37 @@ class Vectorised:
         arguments = (buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), plan)
         differs = [(0, arguments[:3]), *((getattr(self.axes, k), v) for k, v in arguments[3].items()), (1, plan)]
         axes = [axis for axis, tensors in differs for _ in pytree.tree_leaves(tensors)]
+        changes = [part is not arguments[3] for part in arguments for _ in pytree.tree_leaves(part)]
         tensors, form = pytree.tree_flatten(arguments)
 
         def on_tensors(*tensors: Tensor) -> None:
             w, velocity, loss, ctx, plan = pytree.tree_unflatten(tensors, form)
             self.step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
 
+        shared = None
         if clients > 1 and clients not in self.buffers:
             if width not in self.for_any_number:
                 module = traced_for_any_number(on_tensors, tensors, axes)
-                self.for_any_number[width] = module and compiled(module)
-            step = self.for_any_number[width]
-            if step:
-                mark_clients(tensors, axes)
-                return step, tensors, plan
-        return compiled(traced(on_tensors, tensors)), tensors, plan
+                parts = split(module, changes) if module else None
+                self.for_any_number[width] = parts and (parts, compiled(parts.step))
+            shared = self.for_any_number[width]
+        if shared:
+            parts, step = shared
+            mark_clients(tensors, axes)
+        else:
+            parts = split(traced(on_tensors, tensors), changes)
+            step = compiled(parts.step)
+        with torch.no_grad():
+            kept = [leaf.clone() for leaf in parts.once(*tensors)]
+        if shared:
+            mark_clients(kept, parts.axes)
+
+        @torch.no_grad()
+        def begin() -> None:
+            for mine, new in zip(kept, parts.once(*tensors), strict=True):
+                mine.copy_(new)
+
+        return lambda: step(*tensors, *kept), plan, begin
 
     def step(self, b: Buffers, plan: Tensor) -> None:
         """`local_step` of all clients at once; the buffers change in place."""
@@ -317,6 +338,11 @@ class OwnBatch(NamedTuple):
     x: Tensor
     y: Tensor
     real: Tensor
+
+
+class Step(NamedTuple):
+    begin: Callable[[], None]  # at the beginning of a round
+    take: Callable[[Tensor], None]  # with a part of the plan
 
 
 class Prepared(NamedTuple):
