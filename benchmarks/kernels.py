@@ -7,7 +7,6 @@ Shows the time of a launch for all clients (batch 50), and what it achieves; `--
 """
 
 import argparse
-import itertools
 from collections.abc import Callable
 
 import torch
@@ -56,7 +55,7 @@ def main() -> None:
         chosen = tiles[channels >= 16]
         tried = [chosen]
         if arguments.tune:
-            tried += itertools.product(ROWS[kind], DEPTHS[kind], (4, 8), (2, 3, 4))
+            tried += [(m, k, w, s) for m in ROWS[kind] for k in DEPTHS[kind] for w in (4, 8) for s in (2, 3, 4)]
         times = {}
         for tile in dict.fromkeys(tried):
             triton_kernels.TILES[kind, bits] = (tile, tile)

@@ -180,6 +180,29 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     assert_equal_weights(run, loop)
 
 
+def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
+    blobs: Dataset,
+    tiny_net: Net,
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+):
+    """The plain steps and the traced ones, which carry the cast weights on from step to step, to the last bit."""
+    config = make_config(engine="vectorised", precision="bf16", algorithm={"name": "fedntd"}, **RAGGED)
+    plain = Federation(config, blobs, tiny_net())
+    list(plain)
+    monkeypatch.setattr(vectorised, "compiled", lambda module: module)
+    assert len(request.getfixturevalue("as_on_a_gpu")) == 0
+    kept: list[tracing.Split] = []
+    monkeypatch.setattr(vectorised, "split", lambda *given: kept.append(tracing.split(*given)) or kept[-1])
+    run = Federation(config, blobs, tiny_net())
+    list(run)
+    carried = [n for n in kept[0].step.graph.nodes if n.op == "placeholder" and n.name.startswith("kept_")]
+    assert len(carried) >= 8  # four leaves, of the teacher and of the student
+    for name, leaf in plain.state.w.items():
+        assert torch.equal(run.state.w[name], leaf)
+
+
 @pytest.mark.parametrize("name", ["fedntd", "scaffold"])
 def test_several_runs_by_the_step_that_a_gpu_compiles(
     name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch

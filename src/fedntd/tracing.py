@@ -7,7 +7,8 @@ becomes a multiple of the number that a call comes with. (Tracing with symbols i
 way, but several of vmap's rules put the number in.)
 
 What a step computes from the context alone (the global weights in the precision that the network runs in, the
-difference of two control variates) is the same in every step of a round: `split` takes it out, to be computed once.
+difference of two control variates) is the same in every step of a round: `split` takes it out, to be computed once. And
+the weights in that precision are best computed where new weights are, while they are at hand, for the next step.
 """
 
 import copy
@@ -83,7 +84,10 @@ def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
 
 
 class Split(NamedTuple):
-    """`step(*tensors, *once(*tensors))` is what the whole was; `axes` are those of the clients in what `once` gives."""
+    """`step(*tensors, *kept)` is what the whole was, after `kept = once(*tensors)`; it keeps them up to date itself.
+
+    `axes` are those of the clients in what is kept.
+    """
 
     once: fx.GraphModule
     step: fx.GraphModule
@@ -91,43 +95,70 @@ class Split(NamedTuple):
 
 
 def split(module: fx.GraphModule, changes: Sequence[bool]) -> Split:
-    """Take out what depends only on the inputs that do not change from step to step."""
+    """Take out what depends only on inputs that do not change from step to step, and on casts of those that do."""
     graph = module.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    constant = {node for node, change in zip(inputs, changes, strict=True) if not change}
-    for node in graph.nodes:
-        sources = node.all_input_nodes
-        if node.op == "call_function" and sources and constant.issuperset(sources) and not is_mutable(node):
-            constant.add(node)
+    changing = {node for node, change in zip(inputs, changes, strict=True) if change}
+    copies = [node.all_input_nodes for node in graph.nodes if node.target is torch.ops.aten.copy_.default]
+    new_values = dict(copies)
+    constant = closed(graph, set(inputs) - changing, lambda node: False)
+    carried = closed(graph, set(), lambda node: is_narrowing(node) and node.all_input_nodes[0] in new_values)
 
     # views cost nothing: they are made again from what is kept
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node not in constant or (node in needed and is_view(node)):
+        if node not in constant | carried or (node in needed and is_view(node)):
             needed.update(node.all_input_nodes)
-    kept = [n for n in graph.nodes if n in constant & needed and n.op == "call_function" and not is_view(n)]
+    taken = (constant | carried) - set(inputs)
+    kept = [node for node in graph.nodes if node in taken & needed and not is_view(node)]
 
     once = copy.deepcopy(module)
-    names = {node.name for node in kept}
-    constants = {node.name for node in constant}
+    names, kept_names = {node.name for node in taken}, {node.name for node in kept}
     for node in reversed(once.graph.nodes):
-        if node.op != "placeholder" and node.name not in constants:
+        if node.op != "placeholder" and node.name not in names:
             once.graph.erase_node(node)
-    once.graph.output(tuple(node for node in once.graph.nodes if node.name in names))
+    once.graph.output(tuple(node for node in once.graph.nodes if node.name in kept_names))
     once.graph.eliminate_dead_code()
     once.recompile()
 
+    (end,) = graph.find_nodes(op="output")
+    new = dict(new_values)
+    with graph.inserting_before(end):
+        for node in graph.nodes:
+            if node in carried:
+                new[node] = graph.node_copy(node, lambda source: new[source])
     after = inputs[-1]
     for node in kept:
         with graph.inserting_after(after):
-            after = graph.placeholder(f"once_{node.name}")
+            after = graph.placeholder(f"kept_{node.name}")
+        if node in carried:
+            with graph.inserting_before(end):
+                graph.call_function(torch.ops.aten.copy_.default, (after, new[node]))
         node.replace_all_uses_with(after)
     for node in reversed(graph.nodes):
-        if node in constant and node.op != "placeholder" and not node.users:
+        if (node in taken or node in new.values()) and not node.users:
             graph.erase_node(node)
     graph.lint()
     module.recompile()
     return Split(once, module, [node.meta.get("axis") for node in kept])
+
+
+def closed(graph: fx.Graph, start: set[fx.Node], begins: Callable[[fx.Node], bool]) -> set[fx.Node]:
+    """`start`, nodes that begin such a set, and all that depends on nothing else."""
+    found = set(start)
+    for node in graph.nodes:
+        if node.op == "call_function" and not is_mutable(node):
+            sources = node.all_input_nodes
+            if begins(node) or (sources and found.issuperset(sources)):
+                found.add(node)
+    return found
+
+
+def is_narrowing(node: fx.Node) -> bool:
+    """Whether it writes its input in a type of fewer bytes."""
+    if node.target is not torch.ops.aten._to_copy.default:
+        return False
+    return node.meta["val"].element_size() < node.all_input_nodes[0].meta["val"].element_size()
 
 
 def is_mutable(node: fx.Node) -> bool:

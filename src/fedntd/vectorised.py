@@ -141,14 +141,16 @@ class Vectorised:
     def train_chunk(self, tasks: list[Task], plan: Tensor, ctx: Context, measure: bool) -> Trained:
         buffers = self.buffers_for(len(tasks), ctx)
         buffers.load(ctx)
-        for (cohort, *_), step in self.steps.items():
-            if cohort == len(tasks):
-                step.begin()
         steps = np.array([task.plan.steps for task in tasks])
         made = torch.tensor(steps, dtype=self.model.storage, device=self.train_part.device)
+        last = None
         for s in range(len(plan)):
             clients = rounded_up(int((steps > s).sum()), len(tasks))
-            self.step_for(clients, buffers, plan.shape[-1]).take(plan[s, :, :clients])
+            step = self.step_for(clients, buffers, plan.shape[-1])
+            if step is not last:
+                step.begin()
+            step.take(plan[s, :, :clients])
+            last = step
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
@@ -208,7 +210,7 @@ class Vectorised:
         return Step(begin, replay)
 
     def compiled(self, buffers: Buffers, width: int) -> tuple[Callable[[], None], Tensor, Callable[[], None]]:
-        """The step on `buffers`; the plan that it reads; and what must be done once in a round before it.
+        """The step on `buffers`; the plan that it reads; and what must be done before the first of several.
 
         For the whole cohort (in most rounds of most runs nothing else is needed) and for a single client it is compiled
         with just these sizes; for all numbers between, together, if that can be done.
@@ -341,7 +343,7 @@ class OwnBatch(NamedTuple):
 
 
 class Step(NamedTuple):
-    begin: Callable[[], None]  # at the beginning of a round
+    begin: Callable[[], None]  # before the first of several in a row
     take: Callable[[Tensor], None]  # with a part of the plan
 
 
