@@ -1,7 +1,7 @@
 # On a fresh machine with Python 3.11+, git and make:
 #   make run    train FedAvg and FedNTD on images inside the package, compare them, write a report
 #   make test   formatting, lint, types and tests
-#   make test-flower   the tests of real federations, with Flower's processes: ten minutes
+#   make test-flower   the tests of real federations, with Flower's processes
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -23,8 +23,10 @@ test: $(VENV)/test
 	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
 	$(BIN)/pytest --numprocesses auto
 
+# four modules at a time, on two cores too, since a federation waits for its own processes a lot
 test-flower: $(VENV)/test
-	$(BIN)/pytest tests/flower src/fedntd/flower $(FLOWER_TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/flower src/fedntd/flower \
+	  --numprocesses 4 --dist loadscope --no-loadscope-reorder
 
 format: $(VENV)/test
 	$(BIN)/ruff format

@@ -10,7 +10,10 @@ from fedntd import ALGORITHMS
 from fedntd.cli import main
 from fedntd.record import read_run
 
-QUICK = ["federation.rounds=2", "federation.ratio=0.02", "federation.local_epochs=1", "measure.local_every=0"]
+QUICK = [
+    *("federation.rounds=2", "federation.ratio=0.02", "federation.local_epochs=1", "measure.local_every=0"),
+    "model.name=stateful:Little",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import fedntd
-from fedntd import ALGORITHMS
+from fedntd import ALGORITHMS, cli
 from fedntd.algorithms.released import RELEASED
 from fedntd.algorithms.robust import ROBUST
 from fedntd.config import Choice, Config, flat, from_table, read, resolve
@@ -74,8 +75,24 @@ def test_what_is_shown_works(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
             exec(compile(text, f"{page.name}: {text.splitlines()[0]}", "exec"), {"__name__": "shown"})
         elif what == "tested":
             assert language == "sh"
-            done = subprocess.run(["sh", "-e", "-c", text], capture_output=True, text=True, timeout=120)
-            assert done.returncode == 0, f"{page.name}:\n{text}\n{done.stderr}"
+            (in_a_shell if page.name == "README.md" else in_this_process)(text, monkeypatch)
+
+
+def in_a_shell(text: str, _: pytest.MonkeyPatch) -> None:
+    """As a user does it."""
+    done = subprocess.run(["sh", "-e", "-c", text], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{text}\n{done.stderr}"
+
+
+def in_this_process(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which need not import torch anew for each command."""
+    for line in text.splitlines():
+        command, *arguments = shlex.split(line)
+        assert command == "fedntd", line
+        monkeypatch.setattr("sys.argv", [command, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, line
 
 
 @pytest.mark.parametrize("page", with_marks("source"))

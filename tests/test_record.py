@@ -1,14 +1,12 @@
 """Run folders under fire: killed, interrupted, full, damaged, contested."""
 
 import json
-import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,43 +15,32 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, federate, read_run
-from fedntd.record import RunFolder, read_records
+from fedntd.record import COLUMNS, RunFolder, read_records
+from started import Started
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
-HERE = Path(__file__).parent
-PYTHON = [sys.executable, "-c", "from fedntd.cli import main; main()"]
 
-# Real images and the paper's network, in rounds of a fraction of a second; a method with state at both ends.
+# Real images and a small network, in rounds of some hundredths of a second; a method with state at both ends.
 SMALL_RUN = """
 checkpoint_seconds = 0
 device = "cpu"
 [algorithm]
 name = "stateful:Remembering"
+[model]
+name = "stateful:Little"
 [federation]
 clients = 100
 ratio = 0.02
-rounds = 12
+rounds = 50
 local_epochs = 1
 [measure]
 local_every = 0
 """
 
 
-def start(*arguments: str, **options) -> subprocess.Popen:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.Popen(
-        [*PYTHON, "run", *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-def finish(process: subprocess.Popen, code: int = 0) -> str:
-    _, errors = process.communicate(timeout=120)
+def finish(process: Started, code: int = 0) -> str:
+    _, errors = process.communicate()
     assert process.returncode == code, errors
     assert "Traceback" not in errors
     return errors
@@ -69,17 +56,17 @@ def test_killed_at_any_moment_and_resumed_it_is_the_same_run(tmp_path: Path):
     config = tmp_path / "small.toml"
     config.write_text(SMALL_RUN)
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    finish(start(str(config), "--out", str(undisturbed)))
+    finish(Started("run", str(config), "--out", str(undisturbed)))
 
     chance = random.Random(1)
     kills = 0
     arguments = [str(config), "--out", str(killed)]
     while kills < 4:
-        process = start(*arguments)
         done = len(read_records(killed / "records.jsonl"))
+        process = Started("run", *arguments)
         while len(read_records(killed / "records.jsonl")) < done + 2 and process.poll() is None:
             time.sleep(0.005)
-        time.sleep(chance.random() * 0.3)  # somewhere in a round, in a record or in a checkpoint
+        time.sleep(chance.random() * 0.1)  # somewhere in a round, in a record or in a checkpoint
         process.kill()
         process.communicate()
         if process.returncode == 0:
@@ -89,10 +76,10 @@ def test_killed_at_any_moment_and_resumed_it_is_the_same_run(tmp_path: Path):
         assert read_run(killed).status == "interrupted"
         arguments = ["--resume", "--out", str(killed)]
     assert kills >= 2
-    finish(start("--resume", "--out", str(killed)))
+    finish(Started("run", "--resume", "--out", str(killed)))
 
     assert numbers(killed) == numbers(undisturbed)
-    assert [r["round"] for r in numbers(killed)] == list(range(1, 13))
+    assert [r["round"] for r in numbers(killed)] == list(range(1, 51))
     one, other = (load_file(folder / "checkpoint.safetensors") for folder in (undisturbed, killed))
     assert one.keys() == other.keys()
     assert any(name.startswith("own/") for name in one)
@@ -106,16 +93,16 @@ def test_ctrl_c_keeps_every_finished_round(tmp_path: Path):
     config = tmp_path / "small.toml"
     config.write_text(SMALL_RUN.replace("checkpoint_seconds = 0", "checkpoint_seconds = 1000"))
     folder = tmp_path / "run"
-    process = start(str(config), "--out", str(folder))
+    process = Started("run", str(config), "--out", str(folder))
     while len(read_records(folder / "records.jsonl")) < 2:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert f"go on with: fedntd run --resume --out {folder}" in finish(process, code=130)
     kept = len(numbers(folder))
-    errors = finish(start("--resume", "--out", str(folder)))
-    assert f"round {kept + 1}/12" in errors
-    assert f"round {kept}/12" not in errors  # it was not played again
-    assert len(numbers(folder)) == 12
+    errors = finish(Started("run", "--resume", "--out", str(folder)))
+    assert f"round {kept + 1}/50" in errors
+    assert f"round {kept}/50" not in errors  # it was not played again
+    assert len(numbers(folder)) == 50
 
 
 def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(tmp_path: Path):
@@ -123,21 +110,22 @@ def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(tmp_path: Pat
     config = tmp_path / "small.toml"
     config.write_text(SMALL_RUN)
     folder = tmp_path / "run"
-    finish(start(str(config), "--out", str(folder), "--set", "federation.rounds=2"))
+    finish(Started("run", str(config), "--out", str(folder), "--set", "federation.rounds=2"))
     before = (folder / "checkpoint.safetensors").read_bytes()
 
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))
-
     arguments = ("--resume", "--out", str(folder), "--set", "federation.rounds=12")
-    errors = finish(start(*arguments, preexec_fn=limit), code=2)
+    errors = finish(Started("run", *arguments, before=partial(limit_file_size, len(before) // 2)), code=2)
     assert "cannot be written to: " in errors
     assert "the last checkpoint is kept: make room, then go on with --resume" in errors
     assert (folder / "checkpoint.safetensors").read_bytes() == before
     assert not list(folder.glob("*.part"))
-    finish(start(*arguments))
+    finish(Started("run", *arguments))
     assert len(numbers(folder)) == 12
+
+
+def limit_file_size(size: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def quick(make_config: MakeConfig, **sections: object) -> Config:
@@ -202,7 +190,7 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path, make_config: Make
     config = tmp_path / "small.toml"
     config.write_text(SMALL_RUN)
     with RunFolder(tmp_path / "run", make_config(), resume=False):
-        errors = finish(start(str(config), "--out", str(tmp_path / "run")), code=2)
+        errors = finish(Started("run", str(config), "--out", str(tmp_path / "run")), code=2)
     assert "another process is writing to" in errors
 
 
@@ -252,6 +240,24 @@ def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, t
     longer = quick(make_config, federation={"rounds": 4})
     list(federate(longer, blobs, tiny_net(), out=tmp_path / "run", resume=True))
     assert [r["round"] for r in numbers(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_columns_are_those_of_the_records(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    """However the lines are written: as we do, by another program, or with a last one that is not whole."""
+    records = list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    wanted = {name: [getattr(record, name) for record in records] for name in COLUMNS}
+    file = tmp_path / "run/records.jsonl"
+    whole = file.read_text()
+    assert read_run(tmp_path / "run").columns == wanted
+    file.write_text(whole + whole.splitlines()[0][:-1])
+    assert read_run(tmp_path / "run").columns == wanted
+    file.write_text("".join(json.dumps(json.loads(line), separators=(",", ":")) + "\n" for line in whole.splitlines()))
+    assert read_run(tmp_path / "run").columns == wanted
+    file.write_text("")
+    assert read_run(tmp_path / "run").columns == {name: [] for name in COLUMNS}
+    file.write_text(whole.replace('"accuracy": ', '"accuracy": x', 1))
+    with pytest.raises(FedntdError, match=r"records\.jsonl, line 1, is not a record"):
+        _ = read_run(tmp_path / "run").columns
 
 
 def test_a_resumed_config_is_the_new_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

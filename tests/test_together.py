@@ -1,6 +1,7 @@
 """Several runs trained in one step: each has the records and the folder that it would have alone."""
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import torch
 from torch import nn
 
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
+from fedntd.federation import deal
 from fedntd.record import load_checkpoint
-from fedntd.together import shape
+from fedntd.together import Pace, shape
 from fedntd.vectorised import Vectorised
 
 Net = Callable[[], nn.Module]
@@ -149,3 +151,100 @@ def test_what_does_not_fit_into_memory_is_trained_in_parts(
     monkeypatch.setattr(Vectorised, "train_chunk", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
     with pytest.raises(FedntdError, match="does not fit into the device's memory"):
         list(Federation(config, blobs, tiny_net()))
+
+
+def test_a_finished_run_can_be_kept_without_its_clients_states(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
+):
+    def configs(rounds: int) -> list[Config]:
+        names, few = ("scaffold", "fedavg"), {"rounds": rounds}
+        return [make_config(engine="vectorised", algorithm={"name": name}, federation=few) for name in names]
+
+    def train(rounds: int, **options) -> list[Record | FedntdError]:
+        events = federate_together(configs(rounds), outs, resume=True, dataset=blobs, model=tiny_net(), **options)
+        return [event for _, event in events]
+
+    outs = [tmp_path / name for name in ("scaffold", "fedavg")]
+    train(2, keep_clients=False)
+    for config, out in zip(configs(2), outs, strict=True):
+        state = load_checkpoint(out / "checkpoint.safetensors", torch.device("cpu"))
+        assert (state.own, state.round) == ({}, 2)
+        alone = Federation(config, blobs, tiny_net())
+        list(alone)
+        torch.testing.assert_close(state.w, alone.state.w, rtol=0, atol=1e-12)
+    assert train(2, keep_clients=False) == []  # what has finished is no error
+    refused, longer = sorted(train(3), key=lambda event: isinstance(event, Record))
+    assert "was kept without what its clients had learned, so no further rounds can be played" in str(refused)
+    assert isinstance(longer, Record)  # FedAvg's clients learn nothing that they keep
+    assert longer.round == 3
+
+
+def test_an_interrupted_run_keeps_its_clients_states(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
+):
+    config = make_config(engine="vectorised", algorithm={"name": "scaffold"}, federation={"rounds": 3})
+    for _ in range(3):  # a round at a time
+        events = federate_together(
+            [config], [tmp_path], resume=True, dataset=blobs, model=tiny_net(), keep_clients=False
+        )
+        next(events)
+        events.close()
+    alone = [measured(record) for record in federate(config, blobs, tiny_net())]
+    for a, b in zip(alone, map(measured, read_run(tmp_path).records), strict=True):
+        for key, value in a.items():
+            assert b[key] == pytest.approx(value, abs=1e-9), key
+
+
+def test_checkpoints_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr("fedntd.together.time.monotonic", lambda: now)
+
+    def rounds_saved(seconds: float, takes: float) -> list[int]:
+        """Of a thousand rounds of one second each."""
+        nonlocal now
+        now = 0.0
+        pace, saved = Pace(seconds), []
+        for round in range(1, 1001):
+            now += 1
+            with pace.writing() as save:
+                if save:
+                    saved.append(round)
+                    now += takes
+        return saved
+
+    assert rounds_saved(10, 0)[:3] == [10, 20, 30]
+    assert rounds_saved(10, 0.25)[:3] == [10, 20, 30]
+    assert rounds_saved(10, 3)[:3] == [10, 70, 130]  # 20 times as long as it took
+    assert rounds_saved(0, 3) == list(range(1, 1001))
+
+
+def test_runs_that_have_ended_are_let_go(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    """On a GPU the memory of one group is needed for the next."""
+    engines: list[weakref.ref] = []
+
+    class Watched(Federation):
+        def __init__(self, *arguments, **options) -> None:
+            super().__init__(*arguments, **options)
+            engines.append(weakref.ref(self.engine))
+
+    monkeypatch.setattr("fedntd.together.Federation", Watched)
+    configs = [make_config(engine="vectorised", algorithm={"name": name}) for name in ("fedavg", "fedntd", "moon")]
+    alive = [
+        sum(ref() is not None for ref in engines) for _ in federate_together(configs, None, False, blobs, tiny_net())
+    ]
+    assert len(engines) == 3
+    assert set(alive) == {1}
+
+
+def test_methods_share_a_partition_that_is_drawn_once(blobs: Dataset, make_config: MakeConfig):
+    labels = blobs.train.y.numpy()
+    lda = {"name": "lda", "alpha": 5.0}
+    first, second = (make_config(partition=lda, algorithm={"name": name}) for name in ("fedavg", "fedntd"))
+    assert all(a is b for a, b in zip(deal(first, labels), deal(second, labels), strict=True))
+    other_labels = labels[::-1].copy()
+    for config, of in ((make_config(partition=lda, seed=1), labels), (make_config(partition=lda), other_labels)):
+        assert any(
+            len(a) != len(b) or (a != b).any() for a, b in zip(deal(first, labels), deal(config, of), strict=True)
+        )

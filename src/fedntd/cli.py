@@ -17,7 +17,7 @@ from rich.table import Table
 from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.requirements import requirements
 from fedntd.bench import measure_speed
-from fedntd.config import from_table, read, with_settings
+from fedntd.config import Config, from_table, read, with_settings
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of
@@ -34,7 +34,9 @@ from fedntd.report.leaderboard import leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.summary import compare_json, compare_table
 from fedntd.sweep.cli import sweep
+from fedntd.sweep.execute import event_of
 from fedntd.sweep.search import search_pictures
+from fedntd.sweep.show import Board, Row, live
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(
@@ -107,13 +109,11 @@ def run(
     names, tables = zip(*expand(with_settings(table, settings or [])), strict=True)
     configs = [from_table(table) for table in tables]
     first, several = configs[0], names != ("",)
-    method = first.algorithm.name + (f"+{first.server.name.split(':')[-1]}" if first.server.name != "none" else "")
     if out is None:
         stem = Path(source).stem if source and source.endswith(".toml") else (source or "demo")
         end = "" if several else f"-seed{first.seed}"
-        out = free_folder(Path("runs") / f"{stem}-{method.split(':')[-1]}{end}")
+        out = free_folder(Path("runs") / f"{stem}-{method_of(first).split(':')[-1]}{end}")
 
-    label = f"{method} on {first.data.name}"
     if several:
         outs = [out / name for name in names]
         outcomes = federate_together(configs, outs, resume)
@@ -122,8 +122,7 @@ def run(
         outcomes = enumerate_one(federate(first, out=out, resume=resume))
     failed: dict[Path, FedntdError] = {}
     try:
-        labels = [f"{label}, {name}" if name else label for name in names]
-        for i, outcome in show_progress(outcomes, [config.federation.rounds for config in configs], labels):
+        for i, outcome in show_progress(outcomes, configs, names):
             if isinstance(outcome, FedntdError):
                 failed[outs[i]] = outcome
     except Diverged as error:
@@ -316,14 +315,29 @@ def enumerate_one(records: Generator[Record]) -> Outcomes:
         yield 0, record
 
 
-def show_progress(outcomes: Outcomes, rounds: Sequence[int], labels: Sequence[str]) -> Outcomes:
-    """Pass what happens to the runs on; in a terminal with a live bar over the rounds of all, else line by line."""
+def method_of(config: Config) -> str:
+    server = config.server.name
+    return config.algorithm.name + (f"+{server.split(':')[-1]}" if server != "none" else "")
+
+
+def show_progress(outcomes: Outcomes, configs: Sequence[Config], names: Sequence[str]) -> Outcomes:
+    """Pass what happens to the runs on; in a terminal with a live bar or table, else line by line."""
+    labels = [f"{method_of(config)} on {config.data.name}" for config in configs]
+    rounds = [config.federation.rounds for config in configs]
     if not stderr.is_terminal:
         for i, outcome in outcomes:
             if isinstance(outcome, Record):
-                line = f"{labels[i]}  round {outcome.round}/{rounds[i]}  accuracy {100 * outcome.accuracy:.2f} %"
+                label = f"{labels[i]}, {names[i]}" if names[i] else labels[i]
+                line = f"{label}  round {outcome.round}/{rounds[i]}  accuracy {100 * outcome.accuracy:.2f} %"
                 print(f"{line}  F {outcome.forgetting:.3f}  {outcome.seconds:.2f} s", file=sys.stderr, flush=True)
             yield i, outcome
+        return
+    if len(names) > 1:
+        board = Board({name: Row(name, total) for name, total in zip(names, rounds, strict=True)})
+        with live(board, stderr):
+            for i, outcome in outcomes:
+                board.take(event_of(names[i], outcome))
+                yield i, outcome
         return
     columns = (
         TextColumn("[bold]{task.description}"),
@@ -335,15 +349,12 @@ def show_progress(outcomes: Outcomes, rounds: Sequence[int], labels: Sequence[st
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, expand=True) as progress:
-        label = labels[0] if len(labels) == 1 else f"{len(labels)} runs"
-        task = progress.add_task(label, total=sum(rounds), accuracy="–", forgetting="–", speed="")
-        played = [0] * len(labels)
+        task = progress.add_task(labels[0], total=rounds[0], accuracy="–", forgetting="–", speed="")
         for i, outcome in outcomes:
             if isinstance(outcome, Record):
-                played[i] = outcome.round
                 progress.update(
                     task,
-                    completed=sum(played),
+                    completed=outcome.round,
                     accuracy=f"{100 * outcome.accuracy:5.2f} %",
                     forgetting=f"{outcome.forgetting:.3f}",
                     speed=f"{outcome.seconds:.2f} s/round",

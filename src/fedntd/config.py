@@ -12,7 +12,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -212,13 +212,23 @@ def not_given_again(section: str, name: str, **_: Any) -> None:
 def call(section: str, choice: Choice, **supplied: Any) -> Any:
     """Call the chosen thing with its options and with those of `supplied` that it takes."""
     function = target(section, choice.name)
-    takes = inspect.signature(function).parameters
+    takes = parameters(function)
     return function(**{k: v for k, v in supplied.items() if k in takes}, **choice.options)
+
+
+@lru_cache(1000)  # a sweep has thousands of configs
+def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function, eval_str=True).parameters
+
+
+@cache
+def type_hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def make_algorithm(config: "Config") -> FedAvg:
     """The method that the sections `algorithm` and `server` name together."""
-    algorithm: FedAvg = call("algorithm", config.algorithm)
+    algorithm: FedAvg = call("algorithm", config.algorithm).with_values({"ratio": config.federation.ratio})
     if config.server.name == "none":
         return algorithm
     try:
@@ -233,7 +243,7 @@ def resolve(section: str, choice: Choice) -> Choice:
     if section == "algorithm" and (method := without_suffix(choice.name)):
         choice = Choice(method, {**released_values(method), **choice.options})
     function = target(section, choice.name)
-    takes = {n: p for n, p in inspect.signature(function, eval_str=True).parameters.items() if n not in SUPPLIED}
+    takes = {n: p for n, p in parameters(function).items() if n not in SUPPLIED}
     if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
         return choice
     options = {}
@@ -267,7 +277,7 @@ def typed(key: str, value: Any, wanted: Any) -> Any:
 
 def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     """The dataclass `cls` from a TOML table; an unknown key is an error that names the nearest known one."""
-    hints = get_type_hints(cls)
+    hints = type_hints(cls)
     values = {}
     for key, value in table.items():
         if key not in hints:

@@ -25,4 +25,5 @@ def did_you_mean(word: str, valid: Iterable[str]) -> str:
 
 
 def require_one_of(key: str, value: str, valid: Collection[str]) -> None:
-    require(value in valid, f"{key} = '{value}' is not known; {did_you_mean(value, valid)}")
+    if value not in valid:  # the nearest is looked for only then, since that takes its time
+        raise FedntdError(f"{key} = '{value}' is not known; {did_you_mean(value, valid)}")

@@ -1,8 +1,10 @@
 """The round loop: config → data → partition → cohort → plan → local training → aggregation → metrics → record."""
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from fedntd.data.device import DevicePart
 from fedntd.data.partition import Indices, check_parts, class_counts
 from fedntd.engines import Sequential, Task, Trained, seeded
 from fedntd.errors import FedntdError, require
-from fedntd.metrics import Counts, Vector, cosine, forgetting, in_local, out_local
+from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
 from fedntd.models.functional import Model
 from fedntd.optim import learning_rate
 from fedntd.record import Record, State, mean_and_std
@@ -194,8 +196,7 @@ class Federation:
     ) -> Record:
         """Take up the new state, and say what was measured."""
         round, cohort, state = opened.number, opened.cohort, self.state
-        before, after = self.before, counts.class_accuracy
-        assert before is not None
+        assert self.before is not None
         joint = np.average(self.p[cohort], axis=0, weights=self.counts[cohort].sum(1))
         own = {
             k: tree.map(lambda leaf, i=i: leaf[i].clone().to(self.state_home), trained.own)
@@ -204,25 +205,17 @@ class Federation:
         self.state = State(w, server, state.own | own if trained.own else state.own, round)
         record = Record(
             round=round,
-            accuracy=float(counts.accuracy),
-            loss=float(counts.mean_loss),
-            class_accuracy=after.tolist(),
-            similarity=cosine(before, after) if self.history else None,
-            forgetting=forgetting(self.history, after),
+            **of_global_model(counts, self.before, self.history, joint),
             train_loss=float(trained.loss.mean()),
             **(self.local_measures(cohort, trained.test, trained.train) if opened.measure_locals else {}),
-            global_in_before=in_local(before, joint),
-            global_in_after=in_local(after, joint),
-            global_out_before=out_local(before, joint),
-            global_out_after=out_local(after, joint),
             cohort=cohort,
             lr=opened.lr,
             bytes_down=len(cohort) * (tree.nbytes(state.w) + tree.nbytes(opened.contexts[0].shared)),
             bytes_up=tree.nbytes(trained.up),
             seconds=seconds,
         )
-        self.history.append(after)
-        self.before = after
+        self.before = np.array(record.class_accuracy)
+        self.history.append(self.before)
         return record
 
     def take_up(self, state: State, records: list[Record]) -> None:
@@ -238,7 +231,7 @@ class Federation:
             return self.algorithm.init_client(self.initial_w)
         return tree.map(lambda leaf: leaf.to(self.device), self.state.own[k])
 
-    def local_measures(self, cohort: list[int], test: Counts | None, train: Counts | None) -> dict[str, float]:
+    def local_measures(self, cohort: list[int], test: Counts | None, train: Counts | None) -> dict[str, Any]:
         """Of the trained local models: mean and standard deviation over the cohort."""
         assert test is not None
         assert train is not None
@@ -298,11 +291,21 @@ def load_dataset(config: Config) -> Dataset:
 def deal(config: Config, labels: Indices) -> list[Indices]:
     """Which client owns which training samples."""
     seed = config.seed if config.partition_seed is None else config.partition_seed
-    clients, rng = config.federation.clients, generator(seed, "partition")
-    parts = [np.asarray(part) for part in call("partition", config.partition, labels=labels, clients=clients, rng=rng)]
-    require(len(parts) == clients, f"partition '{config.partition.name}' made {len(parts)} parts for {clients} clients")
-    check_parts(parts, len(labels), config.partition.name)
-    return parts
+    options = json.dumps(config.partition.options, sort_keys=True)
+    return list(
+        dealt(config.partition.name, options, config.federation.clients, seed, labels.astype(np.int64).tobytes())
+    )
+
+
+@lru_cache(maxsize=64)
+def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...]:
+    """Kept for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw."""
+    choice, labels = Choice(name, json.loads(options)), np.frombuffer(label_bytes, dtype=np.int64).copy()
+    rng = generator(seed, "partition")
+    parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
+    require(len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients")
+    check_parts(parts, len(labels), name)
+    return tuple(parts)
 
 
 def asks_for_locals(config: Config, round: int) -> bool:

@@ -11,16 +11,13 @@ form is left to ordinary operations, which a compiler can merge with what comes 
 
 import os
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-try:
-    from fedntd import triton_kernels
-except ImportError:  # no Triton on this platform: PyTorch does the work
-    triton_kernels = None
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 NOWHERE = 4  # in place of which of a window's four was the largest: none was above zero
@@ -111,7 +108,16 @@ LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor images, int size) -> Tens
 
 def is_fast(x: Tensor) -> bool:
     """Whether Triton can do it."""
-    return triton_kernels is not None and (x.is_cuda or INTERPRETED) and x.dtype in (torch.float32, torch.bfloat16)
+    return (x.is_cuda or INTERPRETED) and x.dtype in (torch.float32, torch.bfloat16) and triton_kernels() is not None
+
+
+@cache
+def triton_kernels() -> Any:
+    """Imported when first needed, since it takes long; None where the platform has no Triton: PyTorch does the work."""
+    try:
+        return import_module("fedntd.triton_kernels")
+    except ImportError:
+        return None
 
 
 def conv_forward(
@@ -120,8 +126,8 @@ def conv_forward(
     """Convolved images [G, B, H/step, W/step, N]: every step-th place, or with `pool` the ReLU of the largest of each
     window, and then also which of its four it was."""
     out, index = fake_forward(images, weight, bias, size, step, pool)
-    if triton_kernels and is_fast(images):
-        triton_kernels.forward(images, weight, bias, out, index, size, step, pool)
+    if is_fast(images):
+        triton_kernels().forward(images, weight, bias, out, index, size, step, pool)
         return out, index
     groups, outputs = weight.shape[0], weight.shape[2]
     y = F.conv2d(
@@ -150,8 +156,8 @@ def fake_forward(
 def conv_weight_gradient(dy: Tensor, images: Tensor, size: int) -> Tensor:
     """The gradient of the weights' table; `dy`, at every place of the images, has a border like theirs."""
     table = fake_weight_gradient(dy, images, size)
-    if triton_kernels and is_fast(dy):
-        triton_kernels.weight_gradient(dy, images, table, size)
+    if is_fast(dy):
+        triton_kernels().weight_gradient(dy, images, table, size)
         return table
     border = size // 2
     inner = dy[:, :, border : dy.shape[2] - border, border : dy.shape[3] - border]

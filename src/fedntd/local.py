@@ -1,5 +1,6 @@
 """Local training: the only place where weights are trained, whoever calls it."""
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -51,11 +52,11 @@ def mean_over_samples(parts: Sequence[tuple[int | Tensor, Tree]]) -> dict:
     total = sum(count for count, _ in parts)
 
     def weighted(*means: Tensor) -> Tensor:
-        terms = [
+        terms = (
             torch.where(as_tensor(count, mean) > 0, mean * as_tensor(count, mean), 0)
             for (count, _), mean in zip(parts, means, strict=True)
-        ]
-        return torch.stack(terms).sum(0) / total
+        )
+        return functools.reduce(torch.add, terms) / total  # not a stack: these can be as large as all clients' models
 
     return tree.map(weighted, *(means for _, means in parts))
 

@@ -1,7 +1,7 @@
 """What is measured: counting what a model gets right, and the paper's measures, which are functions of those counts."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ class Counts(NamedTuple):
 
     @property
     def class_accuracy(self) -> Vector:
-        return (self.correct / self.total).cpu().numpy()
+        """A class without samples counts as 0."""
+        return (self.correct / self.total.clamp(min=1)).cpu().numpy()
 
     @property
     def accuracy(self) -> Vector:
@@ -83,6 +84,23 @@ def cosine(a: Vector, b: Vector) -> float:
     """Similarity of two class-wise accuracy vectors; 0 if one of them is all zero."""
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / norm if norm else 0.0
+
+
+def of_global_model(tested: Counts, before: Vector, history: Sequence[Vector], joint: Vector) -> dict[str, Any]:
+    """What a round's record says about the global model: its test after the round, its class-wise accuracy before the
+    round and after earlier ones, and the joint in-local distribution of the cohort."""
+    after = tested.class_accuracy
+    return {
+        "accuracy": float(tested.accuracy),
+        "loss": float(tested.mean_loss),
+        "class_accuracy": after.tolist(),
+        "similarity": cosine(before, after) if len(history) else None,
+        "forgetting": forgetting(history, after),
+        "global_in_before": in_local(before, joint),
+        "global_in_after": in_local(after, joint),
+        "global_out_before": out_local(before, joint),
+        "global_out_after": out_local(after, joint),
+    }
 
 
 def moving_average(values: Sequence[float], keep: float = 0.6) -> float:

@@ -16,17 +16,17 @@ import gc
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 import numpy as np
 import safetensors
@@ -86,6 +86,7 @@ class State:
     server: dict[str, Any]
     own: dict[int, dict[str, Any]] = field(default_factory=dict)  # of clients that have trained
     round: int = 0
+    without_clients: bool = False  # from a checkpoint that was written without `own`
 
 
 # --- writing ----------------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
         self.path, self.config, self.resume = path, config, resume
-        self.recorded_round, self.saved_round, self.saved_at = 0, 0, time.monotonic()
+        self.recorded_round, self.saved_round = 0, 0
         self.lock = FileLock(path / ".lock")
 
     def __enter__(self) -> Self:
@@ -148,6 +149,11 @@ class RunFolder:
             f"{self.path} has played {kept} rounds already, more than federation.rounds = {rounds}; "
             f"ask for at least {kept}",
         )
+        require(
+            kept == rounds or not (state and state.without_clients),
+            f"{self.path} was kept without what its clients had learned, so no further rounds can be played; start a "
+            f"longer run anew with another --out",
+        )
         records = read_records(self.path / "records.jsonl")[:kept]
         require(
             len(records) == kept,
@@ -158,29 +164,30 @@ class RunFolder:
         self.recorded_round = self.saved_round = kept
         return (state, records) if state else None
 
-    def append(self, record: Record, state: State) -> None:
+    def append(self, record: Record) -> None:
         with writing(self.path), open(self.path / "records.jsonl", "a", encoding="utf-8") as file:
             file.write(to_line(record))
         self.recorded_round = record.round
-        if time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
-            self.save(state)
 
-    def save(self, state: State) -> None:
-        """Write the checkpoint aside, then move it into place, so that there is a whole one at any moment."""
+    def save(self, state: State, with_clients: bool = True) -> None:
+        """Write the checkpoint aside, then move it into place, so that there is a whole one at any moment.
+
+        Without the clients' own states it is smaller, and no further rounds can be played from it.
+        """
         if state.round == self.saved_round or state.round > self.recorded_round:
             return
-        tensors = tree.flatten(
-            {"w": state.w, "server": state.server, "own": {str(k): own for k, own in state.own.items()}}
-        )
+        own = {str(k): own for k, own in state.own.items()} if with_clients else {}
+        tensors = tree.flatten({"w": state.w, "server": state.server, "own": own})
+        left_out = {"clients": "left out"} if state.own and not with_clients else {}
         aside = self.path / "checkpoint.safetensors.part"
         with writing(self.path, aside):
             sync(self.path / "records.jsonl")  # a checkpoint must never be ahead of the records on disk
             contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-            save_file(contiguous, aside, metadata={"round": str(state.round)})
+            save_file(contiguous, aside, metadata={"round": str(state.round), **left_out})
             shutil.copymode(self.path / "records.jsonl", aside)  # safetensors lets nobody else read its files
             sync(aside)
             os.replace(aside, self.path / "checkpoint.safetensors")
-        self.saved_round, self.saved_at = state.round, time.monotonic()
+        self.saved_round = state.round
 
     def put_status(self, status: str, reason: str = "") -> None:
         self.put_json("status.json", {"status": status, "reason": reason})
@@ -235,14 +242,15 @@ def load_checkpoint(file: Path, device: torch.device) -> State:
     try:
         with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
             flat = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
-            round = int(opened.metadata()["round"])
+            metadata = opened.metadata()
+            round = int(metadata["round"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FedntdError(
             f"{file} cannot be read ({error}); put a copy back, or start the run anew with another --out"
         ) from error
     nested = tree.unflatten(flat)
     own = {int(k): state for k, state in nested.get("own", {}).items()}
-    return State(nested["w"], nested.get("server", {}), own, round)
+    return State(nested["w"], nested.get("server", {}), own, round, without_clients="clients" in metadata)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -278,16 +286,12 @@ def commit() -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder in memory: what compare and report work on."""
+    """A run folder as compare and report see it. What takes its time to read is read when it is first asked for."""
 
     path: Path
     config: Config
-    records: list[Record]
     status: str  # running, finished, failed, interrupted
     reason: str
-    environment: dict[str, Any]
-    classes: list[str]
-    counts: np.ndarray  # samples of each class that each client owns, [client, class]
 
     @property
     def name(self) -> str:
@@ -297,6 +301,37 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The config, flat: {"federation.rounds": 200, ...}."""
         return configs.flat(self.config)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return read_records(self.path / "records.jsonl")
+
+    @cached_property
+    def columns(self) -> dict[str, list[float]]:
+        """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
+        return read_columns(self.path / "records.jsonl")
+
+    @property
+    def rounds(self) -> int:
+        """How many were played."""
+        return len(self.columns["accuracy"])
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return read_json(self.path / "environment.json")[-1]
+
+    @cached_property
+    def partition(self) -> dict[str, Any]:
+        return read_json(self.path / "partition.json")
+
+    @property
+    def classes(self) -> list[str]:
+        return self.partition["classes"]
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Samples of each class that each client owns, [client, class]."""
+        return np.array(self.partition["counts"])
 
 
 @contextmanager
@@ -320,16 +355,11 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
 def read_run(path: Path) -> Run:
     require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
     status = read_json(path / "status.json")
-    partition = read_json(path / "partition.json")
     return Run(
         path=path,
         config=configs.from_table(configs.read(path / "config.toml")),
-        records=read_records(path / "records.jsonl"),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
-        environment=read_json(path / "environment.json")[-1],
-        classes=partition["classes"],
-        counts=np.array(partition["counts"]),
     )
 
 
@@ -354,6 +384,39 @@ def read_records(file: Path) -> list[Record]:
         except (ValueError, TypeError) as error:
             raise FedntdError(f"{file}, line {number}, is not a record: {error}") from error
     return records
+
+
+COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
+    "accuracy": float,
+    "forgetting": float,
+    "bytes_down": int,
+    "bytes_up": int,
+    "seconds": float,
+}
+
+
+def read_columns(file: Path) -> dict[str, list[float]]:
+    """Some measures of all rounds, picked out of the lines: whole records of a thousand runs would take seconds."""
+    content = file.read_bytes() if file.exists() else b""
+    found = a_line().findall(content)
+    if len(found) == content.count(b"\n"):
+        values = zip(*found, strict=True) if found else [()] * len(COLUMNS)
+        with suppress(ValueError):
+            return {name: [*map(kind, column)] for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
+    records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
+    return {name: [getattr(record, name) for record in records] for name in COLUMNS}
+
+
+@cache
+def a_line() -> re.Pattern[bytes]:
+    """The beginning of a record as `to_line` writes it, up to the last of the columns; these are its groups."""
+    names = [f.name for f in dataclasses.fields(Record)]
+    fields = dataclasses.fields(Record)[: names.index(list(COLUMNS)[-1]) + 1]
+    values = [
+        "([^,]*)" if f.name in COLUMNS else r"\[[^]]*\]" if get_origin(f.type) is list else "[^,]*" for f in fields
+    ]
+    pairs = ", ".join(f'"{f.name}": {value}' for f, value in zip(fields, values, strict=True))
+    return re.compile(rf"^\{{{pairs},.*\}}$".encode(), re.MULTILINE)
 
 
 def as_record(values: dict[str, Any]) -> Record:

@@ -4,13 +4,16 @@ Runs of one shape are trained in one vectorised step, as one larger cohort: they
 rates and other numbers, but not in what is computed with them.
 """
 
+import gc
 import json
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from fedntd.config import Config, flat
@@ -61,21 +64,29 @@ def federate_together(
     dataset: Dataset | None = None,
     model: nn.Module | None = None,
     auxiliary: Dataset | Tensor | None = None,
+    keep_clients: bool = True,
 ) -> Generator[tuple[int, Record | FedntdError]]:
     """Train many runs, those of one shape together where the engine can: yields (i, record) after each round of run i,
     or (i, error) when it has failed, while the others go on.
 
     Each has its own run folder in `outs`, with the records that it would have alone (a record's seconds are the run's
-    share of the round's). `resume` goes on with the runs whose folders are there, and starts the others.
+    share of the round's). `resume` goes on with the runs whose folders are there, and starts the others. Without
+    `keep_clients`, the checkpoint of a run that has finished is left without its clients' own states, which can be a
+    hundred times as large as the rest and are only needed to play further rounds.
     """
     outs = outs or [None] * len(configs)
     order = sorted(range(len(configs)), key=lambda i: (shape(configs[i]), i))
     for _, alike in groupby(order, key=lambda i: shape(configs[i])):
         members = list(alike)
-        for group in [members] if in_one_step(configs[members[0]]) else [[i] for i in members]:
+        at_once = in_one_step(configs[members[0]])
+        for group in [members] if at_once else [[i] for i in members]:
             there = {i: resume and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
             mine, folders = {i: configs[i] for i in group}, {i: outs[i] for i in group}
-            yield from train(mine, folders, there, dataset, model, auxiliary)
+            yield from train(mine, folders, there, dataset, model, auxiliary, keep_clients)
+            if at_once:
+                gc.collect()  # its engine is part of a cycle, and holds the memory that the next group needs
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
 
 
 def in_one_step(config: Config) -> bool:
@@ -96,6 +107,7 @@ def train(
     dataset: Dataset | None,
     model: nn.Module | None,
     auxiliary: Dataset | Tensor | None,
+    keep_clients: bool = True,
 ) -> Generator[tuple[int, Record | FedntdError]]:
     """Train runs of one shape side by side, until each has finished or failed."""
     with ExitStack() as open_folders:
@@ -112,11 +124,16 @@ def train(
             except FedntdError as error:
                 yield i, error
         set_varying([member.run for member in going])
+        pace = Pace(min((config.checkpoint_seconds for config in configs.values()), default=0))
         try:
             while going := [member for member in going if not member.run.finished]:
                 played = play_together([member.run for member in going])
                 # all are written down before anybody outside can interrupt
-                outcomes = [(m, write_down(m, outcome)) for m, outcome in zip(going, played, strict=True)]
+                with pace.writing() as save:
+                    outcomes = [
+                        (m, write_down(m, outcome, save, keep_clients))
+                        for m, outcome in zip(going, played, strict=True)
+                    ]
                 going = [m for m, outcome in outcomes if isinstance(outcome, Record)]
                 for member, outcome in outcomes:
                     yield member.index, outcome
@@ -138,7 +155,28 @@ def start(member: Member) -> None:
         folder.put_status("finished")
 
 
-def write_down(member: Member, outcome: Record | Diverged) -> Record | FedntdError:
+@dataclass
+class Pace:
+    """When the runs of a group write their checkpoints: all in the same round, `seconds` after the last time, or later
+    if writing would else take more than a twentieth of the time. 0 is every round."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        self.due = time.monotonic() + self.seconds
+
+    @contextmanager
+    def writing(self) -> Iterator[bool]:
+        """Whether it is time."""
+        began = time.monotonic()
+        save = began >= self.due
+        yield save
+        if save:
+            ended = time.monotonic()
+            self.due = ended + (max(self.seconds, 20 * (ended - began)) if self.seconds else 0)
+
+
+def write_down(member: Member, outcome: Record | Diverged, save: bool, keep_clients: bool) -> Record | FedntdError:
     """A round's outcome into the run folder; what cannot be written is a failure too."""
     run, folder = member.run, member.folder
     if folder is None:
@@ -146,9 +184,10 @@ def write_down(member: Member, outcome: Record | Diverged) -> Record | FedntdErr
     failed = isinstance(outcome, Diverged)
     try:
         if not failed:
-            folder.append(outcome, run.state)
+            folder.append(outcome)
+        if failed or run.finished or save:
+            folder.save(run.state, keep_clients or failed or not run.finished)
         if failed or run.finished:
-            folder.save(run.state)
             folder.put_status("failed" if failed else "finished", str(outcome) if failed else "")
     except FedntdError as error:
         return error

@@ -34,7 +34,7 @@ def test_kd_against_scipy(seed: int, beta: float, tau: float):
 @given(st.integers(0, 100), st.floats(0, 3), st.floats(0.3, 5))
 def test_the_mix_at_its_ends_is_kd_and_ntd(seed: int, beta: float, tau: float):
     w, w_g = two_tables(seed)
-    at = {lam: loss(FedKDNTD(lam, beta, tau), w, w_g, Y).item() for lam in (0.0, 0.3, 1.0)}
+    at = {lam: loss(FedKDNTD(beta, tau, lam), w, w_g, Y).item() for lam in (0.0, 0.3, 1.0)}
     assert at[0.0] == pytest.approx(loss(FedKD(beta, tau), w, w_g, Y).item(), abs=1e-12)
     assert at[1.0] == pytest.approx(loss(FedNTD(beta, tau), w, w_g, Y).item(), abs=1e-12)
     assert at[0.3] == pytest.approx(0.7 * at[0.0] + 0.3 * at[1.0])
@@ -43,7 +43,7 @@ def test_the_mix_at_its_ends_is_kd_and_ntd(seed: int, beta: float, tau: float):
 def test_only_kd_distils_the_true_class():
     """The teacher's logit of the true class changes KD's loss, not NTD's nor that of the squared distances."""
     w, one, other = logits([1.0, 2.0, 0.5]), logits([0.0, 1.0, 1.0]), logits([0.0, 5.0, 1.0])
-    for algorithm, same in ((FedKD(), False), (FedKDNTD(1.0), True), (FedNTDMSE(), True)):
+    for algorithm, same in ((FedKD(), False), (FedKDNTD(lam=1.0), True), (FedNTDMSE(), True)):
         gap = abs(loss(algorithm, w, one, [1]).item() - loss(algorithm, w, other, [1]).item())
         assert (gap < 1e-12) == same
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from worlds import F64, Quadratic, bowl, context, draw, scalar
+from worlds import F64, Quadratic, World, bowl, context, descend, draw, scalar
 
 from fedntd import Batch, FedAvg, FedntdError, Model, Result, tree
 from fedntd.algorithms.fedcurv import FedCurv
@@ -109,6 +109,31 @@ def test_one_clients_part_does_not_leak_into_the_next():
         slopes.append(algorithm.gradient(quadratic(), scalar(0.5), bowl(1.0, 0.5), ctx)[0]["w"].item())
     assert slopes[0] == slopes[2] == pytest.approx(2 * 3.0 * (0.5 + 1))
     assert slopes[1] == pytest.approx(2 * 2.0 * (0.5 - 1))
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_rounds_by_hand(per_sample: bool):
+    """Every client has one sample, on which both estimates of the Fisher information are one squared gradient."""
+    h, b, steps, lr, rho, lam = [1.0, 3.0, 0.5], [1.0, -1.0, 2.0], [2, 5, 3], 0.02, 0.9, 0.3
+    world = World(FedCurv(lam, s=1, per_sample=per_sample), h, b, steps, lr, rho)
+    w, u, v = 0.0, [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+    for cohort in ([0, 1], [1, 2], [0, 2]):
+        ends = {}
+        for k in cohort:
+            others = [j for j in range(3) if j != k]
+
+            def slope(x: float, k: int = k, others: list[int] = others) -> float:
+                return h[k] * (x - b[k]) + lam * sum(2 * u[j] * x - 2 * v[j] for j in others)
+
+            ends[k] = descend(w, slope, steps[k], lr, rho)
+        w = sum(ends.values()) / 2
+        for k, end in ends.items():
+            u[k] = (h[k] * (end - b[k])) ** 2
+            v[k] = u[k] * end
+        world.play(cohort=cohort)
+        assert world.w == pytest.approx(w, abs=1e-12)
+        assert world.server["U"]["w"].item() == pytest.approx(sum(u), abs=1e-12)
+        assert world.server["V"]["w"].item() == pytest.approx(sum(v), abs=1e-12)
 
 
 def test_settings():

@@ -1,7 +1,7 @@
 """Dynamic regularisation: its only resting point is the optimum of all clients together."""
 
 import pytest
-from worlds import World
+from worlds import World, descend
 
 from fedntd import FedAvg, FedntdError
 from fedntd.algorithms.feddyn import FedDyn
@@ -42,6 +42,24 @@ def test_one_round_by_hand():
     assert world.own[0]["g"]["w"].item() == pytest.approx(-0.1)
     assert world.server["h"]["w"].item() == pytest.approx(-0.1)
     assert world.w == pytest.approx(0.4)
+
+
+def test_released_rounds_by_hand():
+    """The weights by the clients' sizes, h by plain means; two of three clients a round."""
+    h, b, steps, sizes, lr, alpha = [1.0, 4.0, 2.0], [2.0, -1.0, 0.5], [3, 2, 4], [1.0, 2.0, 5.0], 0.1, 0.5
+    world = World(FedDyn(alpha, uniform=True).with_values({"ratio": 2 / 3}), h, b, steps, lr, sizes=sizes)
+    w, mean_g, g = 0.0, 0.0, [0.0, 0.0, 0.0]
+    for cohort in ([0, 1], [1, 2]):
+        ends = {}
+        for i in cohort:
+            ends[i] = descend(w, lambda v, i=i, w=w: h[i] * (v - b[i]) - g[i] + alpha * (v - w), steps[i], lr, 0.0)
+        for i, end in ends.items():
+            g[i] -= alpha * (end - w)
+            mean_g -= alpha / 3 * (end - w)
+        w = sum(sizes[i] * end for i, end in ends.items()) / sum(sizes[i] for i in cohort) - mean_g / alpha
+        world.play(cohort=cohort)
+        assert world.w == pytest.approx(w, abs=1e-12)
+        assert world.server["h"]["w"].item() == pytest.approx(mean_g, abs=1e-12) == pytest.approx(sum(g) / 3)
 
 
 def test_no_regularisation_is_refused():

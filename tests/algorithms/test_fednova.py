@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from worlds import F64, World, scalar
+from worlds import F64, World, descend, scalar, steps_that_count
 
 from fedntd import FedAvg, Result, tree
 from fedntd.algorithms.fednova import FedNova
@@ -66,6 +66,22 @@ def test_released_two_rounds_by_hand():
     assert world.own[0]["d"]["w"].item() == pytest.approx(-1.0)
     assert world.play().w == pytest.approx(0.09)
     assert World(FedNova(), h=[1.0], b=[1.0], steps=[1]).play(2).w == pytest.approx(0.19)
+
+
+def test_released_rounds_of_unequal_clients_by_hand():
+    """With momentum; client 1 takes part twice, and in its second round pushes away from where it went in its first."""
+    h, b, steps, sizes, lr, rho = [1.0, 3.0, 0.5], [1.0, -1.0, 4.0], [2, 5, 3], [1.0, 6.0, 2.0], 0.05, 0.9
+    world = World(FedNovaReleased(), h, b, steps, lr, rho, sizes=sizes)
+    x, d, a = 0.0, [0.0, 0.0, 0.0], [steps_that_count(t, rho) for t in steps]
+    for cohort in ([0, 1], [1, 2]):
+        ends = {i: descend(x, lambda y, i=i: h[i] * (y - b[i]) - d[i], steps[i], lr, rho) for i in cohort}
+        p = {i: sizes[i] / sum(sizes[j] for j in cohort) for i in cohort}
+        for i, end in ends.items():
+            d[i] = (x - end) / (lr * a[i])
+        x -= lr * sum(p[i] * a[i] for i in cohort) * sum(p[i] * d[i] for i in cohort)
+        world.play(cohort=cohort)
+        assert world.w == pytest.approx(x, abs=1e-12)
+        assert {i: own["d"]["w"].item() for i, own in world.own.items()} == pytest.approx({i: d[i] for i in world.own})
 
 
 def test_released_is_fednova_while_nobody_returns():

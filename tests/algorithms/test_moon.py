@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.func import grad
@@ -9,6 +10,8 @@ from worlds import F64, Table, context, draw, loss
 
 from fedntd import Batch, FedAvg, FedntdError, Model, Result, tree
 from fedntd.algorithms.moon import Moon
+from fedntd.config import Optimiser
+from fedntd.local import train_client
 
 
 def table(z: list[list[float]]) -> dict:
@@ -52,6 +55,50 @@ def test_the_previous_model_is_the_clients_own():
     up, own = Moon().finish(Result(w, 1, torch.tensor(0.0)), ctx)
     assert torch.equal(own["w_prev"]["w"], w["w"])
     assert torch.equal(up["delta"]["w"], w["w"] - w_g["w"])
+
+
+def test_rounds_by_hand():
+    """Two samples of one client through two rounds of two steps each, with momentum, in numpy: in the second round the
+    features are pushed away from where the first round left them."""
+    mu, tau, lr, rho, y = 0.7, 0.5, 0.3, 0.9, [0, 1]
+    z_0 = np.array([[1.0, 0.5, -0.3], [0.2, -1.0, 0.8]])
+    logits_0 = np.array([[0.3, -0.2], [0.1, 0.4]])
+
+    def slope_of_cosine(z: np.ndarray, other: np.ndarray) -> np.ndarray:
+        size, cosine = np.linalg.norm(z), z @ other / np.linalg.norm(z) / np.linalg.norm(other)
+        return other / size / np.linalg.norm(other) - cosine * z / size**2
+
+    def slopes(z: np.ndarray, logits: np.ndarray, z_g: np.ndarray, z_prev: np.ndarray) -> tuple[np.ndarray, ...]:
+        of_z, of_logits = np.zeros_like(z), np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        for i in range(2):
+            of_logits[i, y[i]] -= 1
+            e_g, e_prev = (
+                np.exp(z[i] @ o[i] / np.linalg.norm(z[i]) / np.linalg.norm(o[i]) / tau) for o in (z_g, z_prev)
+            )
+            push = slope_of_cosine(z[i], z_prev[i]) - slope_of_cosine(z[i], z_g[i])
+            of_z[i] = mu / tau * e_prev / (e_g + e_prev) * push
+        return of_z / 2, of_logits / 2
+
+    algorithm = Moon(mu, tau)
+    w_g = {"z": torch.tensor(z_0), "logits": torch.tensor(logits_0)}
+    own = algorithm.init_client(w_g)
+    z_g, logits_g, z_prev = z_0, logits_0, z_0
+    for round in range(2):
+        # between the rounds the global model goes elsewhere than the client did
+        z_g, logits_g = z_g + 0.1 * round, logits_g - 0.2 * round
+        w_g = {"z": torch.tensor(z_g), "logits": torch.tensor(logits_g)}
+        z, logits, v_z, v_logits = z_g, logits_g, 0.0, 0.0
+        for _ in range(2):
+            of_z, of_logits = slopes(z, logits, z_g, z_prev)
+            v_z, v_logits = rho * v_z + of_z, rho * v_logits + of_logits
+            z, logits = z - lr * v_z, logits - lr * v_logits
+        optimiser = Optimiser(lr=lr, momentum=rho, weight_decay=0.0)
+        ctx = context(w_g, own=own, lr=torch.tensor(lr, dtype=F64))
+        result = train_client(algorithm, Table(), optimiser, [Batch(torch.zeros(2), torch.tensor(y))] * 2, ctx)  # type: ignore[arg-type]
+        np.testing.assert_allclose(result.w["z"], z, rtol=1e-12)
+        np.testing.assert_allclose(result.w["logits"], logits, rtol=1e-12)
+        own, z_prev = algorithm.finish(result, ctx).own, z
+    assert np.abs(z_prev - z_g).max() > 0.01
 
 
 def test_a_network_without_features_is_told():

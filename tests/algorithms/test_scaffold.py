@@ -1,10 +1,12 @@
 """Control variates: written back, summing up, and leading to the optimum of heterogeneous quadratics."""
 
 import pytest
-from worlds import World
+from worlds import World, descend, steps_that_count
 
 from fedntd import FedAvg
 from fedntd.algorithms.scaffold import Scaffold
+from fedntd.config import make_algorithm
+from fedntd.presets import configure, released_values
 
 HETEROGENEOUS: dict = {"h": [1.0, 3.0, 0.5], "b": [1.0, -1.0, 4.0], "steps": [2, 5, 3]}
 
@@ -73,6 +75,38 @@ def test_the_adaptive_divisor_recovers_the_gradient_under_momentum():
     assert World(Scaffold(), **settings).play().own[0]["c_i"]["w"].item() == pytest.approx(0.01, rel=1e-6)
     plain = World(Scaffold(adaptive=False), **settings).play().own[0]["c_i"]["w"].item()
     assert plain == pytest.approx(0.01 * (8 - 0.9 * (1 - 0.9**8) / 0.1) / 0.1 / 8, rel=1e-6)
+
+
+def test_released_rounds_by_hand():
+    """Weights by the clients' sizes, but c by plain means; the corrected gradient goes through momentum, and the
+    divisor is lr a(K). Two of three clients a round; one of them comes back."""
+    h, b, steps, sizes, lr, rho = [1.0, 3.0, 0.5], [1.0, -1.0, 4.0], [2, 5, 3], [1.0, 6.0, 2.0], 0.05, 0.9
+    released = Scaffold(**released_values("scaffold")).with_values({"ratio": 2 / 3})
+    world = World(released, h, b, steps, lr, rho, sizes=sizes)
+    x, c, c_i = 0.0, 0.0, [0.0, 0.0, 0.0]
+    for cohort in ([0, 1], [1, 2]):
+        ends, changes = {}, []
+        for i in cohort:
+            ends[i] = descend(x, lambda y, i=i, c=c: h[i] * (y - b[i]) - c_i[i] + c, steps[i], lr, rho)
+            changes.append((x - ends[i]) / (lr * steps_that_count(steps[i], rho)) - c)
+        x = sum(sizes[i] * end for i, end in ends.items()) / sum(sizes[i] for i in cohort)
+        c += 2 / 3 * sum(changes) / 2
+        for i, change in zip(cohort, changes, strict=True):
+            c_i[i] += change
+        world.play(cohort=cohort)
+        assert world.w == pytest.approx(x, abs=1e-12)
+        assert world.server["c"]["w"].item() == pytest.approx(c, abs=1e-12)
+        assert c == pytest.approx(sum(c_i) / 3)
+        assert {i: own["c_i"]["w"].item() for i, own in world.own.items()} == pytest.approx(
+            {i: c_i[i] for i in world.own}, abs=1e-12
+        )
+    by_size = World(Scaffold(), h, b, steps, lr, rho, sizes=sizes).play(cohort=[0, 1]).play(cohort=[1, 2])
+    assert abs(by_size.w - x) > 0.01
+
+
+def test_the_federation_tells_its_ratio():
+    config = configure("demo", ["algorithm.name=scaffold-released", "federation.ratio=0.05", "server.name=fedavgm"])
+    assert make_algorithm(config).method.ratio == 0.05  # type: ignore[attr-defined]
 
 
 def test_the_servers_step_size():

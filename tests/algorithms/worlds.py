@@ -1,5 +1,6 @@
 """Worlds so small that a method's rounds can be worked out by hand."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -84,9 +85,11 @@ class World:
         return Context(w_g, shared, own, torch.tensor(self.lr, dtype=F64), self.momentum)
 
     def train(self, i: int) -> Result:
-        batches = [bowl(self.h[i], self.b[i])] * self.steps[i]
+        only = bowl(self.h[i], self.b[i])
         optimiser = Optimiser(lr=self.lr, momentum=self.momentum, weight_decay=0.0)
-        return train_client(self.algorithm, Quadratic(), optimiser, batches, self.context(i))  # type: ignore[arg-type]
+        look_at = [only] if self.algorithm.measure_samples else []
+        batches, model = [only] * self.steps[i], Quadratic()
+        return train_client(self.algorithm, model, optimiser, batches, self.context(i), look_at)  # type: ignore[arg-type]
 
     def play(self, rounds: int = 1, cohort: list[int] | None = None) -> "World":
         for _ in range(rounds):
@@ -99,6 +102,20 @@ class World:
             self.weights, self.server = self.algorithm.aggregate(self.weights, self.server, up, p, fraction)
             self.own |= {i: u.own for i, u in zip(clients, uploads, strict=True)}
         return self
+
+
+def descend(w: float, slope: Callable[[float], float], steps: int, lr: float, momentum: float) -> float:
+    """Gradient descent with momentum in plain numbers, for rounds by hand."""
+    velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + slope(w)
+        w -= lr * velocity
+    return w
+
+
+def steps_that_count(steps: int, momentum: float) -> float:
+    """The sum over steps of how much a gradient of then has moved the weights in the end, for rounds by hand."""
+    return sum(sum(momentum**later for later in range(steps - step)) for step in range(steps))
 
 
 def context(w_g: dict, **more: object) -> Context:

@@ -1,4 +1,5 @@
-"""Real Flower processes on this machine: a SuperLink, SuperNodes, `flwr run`, each in a process group of its own."""
+"""Real Flower processes on this machine: a SuperLink, SuperNodes, `flwr run`, each in a process group of its own; and
+what the same federation gives in simulation."""
 
 import json
 import os
@@ -14,18 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
+from warm import write_command
 from world import TABLE
+
+from fedntd import Federation
+from fedntd.cli import app as commands
+from fedntd.config import from_table
+from fedntd.record import load_checkpoint
+from fedntd.tree import flatten
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 SOURCE = HERE.parent.parent / "src"
 PATHS = os.pathsep.join([str(SOURCE), str(HERE)])
-PATIENCE = 240  # seconds to wait for anything, on a machine that is busy with other things
+PATIENCE = 600  # seconds to wait for anything, on a machine that is busy with other things
 
 
 def fedntd(*arguments: str) -> None:
-    command = [sys.executable, "-c", "from fedntd.cli import main; main()", *arguments]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": PATHS}, stdout=subprocess.DEVNULL)
+    """The command, without a process of its own: those that the guide names are run as such by its test."""
+    commands(arguments, standalone_mode=False)
 
 
 class Process:
@@ -90,19 +99,21 @@ def free_port() -> int:
 class RealFederation:
     """A folder with keys for some sites, and the processes of a SuperLink with TLS and node authentication."""
 
-    def __init__(self, folder: Path, sites: int) -> None:
+    def __init__(self, folder: Path, keys: int) -> None:
         self.folder, self.port = folder, free_port()
         self.keys = folder / "keys"
         self.processes: list[Process] = []
-        fedntd("flower", "keys", str(self.keys), "--sites", str(sites))
+        fedntd("flower", "keys", str(self.keys), "--sites", str(keys))
         (folder / "home").mkdir()
         (folder / "home/config.toml").write_text(
             f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
             f'root-certificates = "{self.keys}/ca.crt"\n'
         )
-        self.registered: set[int] = set()
         self.sites: dict[int, Process] = {}
+        write_command(folder / "warm", PATHS)
+        warm = self.spawn("warm", "python", f"{HERE}/warm.py", f"{folder}/warm", FLWR_HOME=f"{folder}/home-warm")
         self.start_link()
+        warm.wait_for("ready")
 
     def spawn(self, name: str, *command: str, **environment: str) -> Process:
         program = str(BIN / command[0])
@@ -120,32 +131,24 @@ class RealFederation:
         with socket.socket() as s:
             return s.connect_ex(("127.0.0.1", self.port)) == 0
 
+    def register(self, *sites: int) -> None:
+        """Let these sites in."""
+        for k in sites:
+            self.flwr("supernode", "register", str(self.keys / f"site-{k}.pub"))
+
     def start_site(self, k: int, environment: dict[str, str] | None = None, **config: Any) -> None:
         """The SuperNode of site k, with its own home."""
-        if k not in self.registered:
-            self.flwr("supernode", "register", str(self.keys / f"site-{k}.pub"))
-            self.registered.add(k)
         said = {"partition-id": k, **config}
         node = " ".join(f"{key}={json.dumps(value)}" for key, value in said.items())
         tls = {"root-certificates": "ca.crt", "auth-supernode-private-key": f"site-{k}"}
         files = [f"--{what}={self.keys}/{file}" for what, file in tls.items()]
         self.sites[k] = self.start_node(f"site-{k}", *files, "--node-config", node, **(environment or {}))
 
-    def restart_site(self, k: int, **config: Any) -> None:
-        """After it was killed: the SuperLink takes it back when it has noticed, within a minute."""
-
-        def is_back() -> bool:
-            if k in self.sites and self.sites[k].running():
-                return "SuperNode ID:" in self.sites[k].text()
-            self.start_site(k, **config)
-            return False
-
-        wait(is_back, f"site {k}")
-
     def start_node(self, name: str, *arguments: str, **environment: str) -> Process:
         where = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
-        home = {"FLWR_HOME": str(self.folder / f"home-{name}")}
-        return self.spawn(name, "flower-supernode", *where, *arguments, **home | environment)
+        path = f"{self.folder}/warm{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
+        own = {"FLWR_HOME": str(self.folder / f"home-{name}"), "PATH": path}
+        return self.spawn(name, "flower-supernode", *where, *arguments, **own | environment)
 
     def flwr(self, *arguments: str) -> str:
         """A command of `flwr` that ends by itself."""
@@ -169,9 +172,8 @@ class RealFederation:
         """Start training; the output is that of the coordinator."""
         return self.spawn(f"run-{app.name}", "flwr", "run", str(app), "--stream", FLWR_HOME=str(self.folder / "home"))
 
-    def kill_coordinator(self) -> None:
-        """The SuperLink, and the ServerApp, which would go on without it."""
-        self.link.kill()
+    def kill_server_app(self) -> None:
+        """The coordinator's own process, which goes on without its SuperLink."""
         kill_strays(self.folder, "flwr-serverapp")
 
     def close(self) -> None:
@@ -198,3 +200,21 @@ def faulty(app: Path) -> Path:
         "import world\n\nclient = world.client\nserver = world.server\n"
     )
     return app
+
+
+# --- in simulation ----------------------------------------------------------------------------------------------
+
+
+def simulated(**sections: Any) -> Federation:
+    table = {k: {**v, **sections.get(k, {})} if isinstance(v, dict) else v for k, v in TABLE.items()}
+    federation = Federation(from_table(table))
+    list(federation)
+    return federation
+
+
+def assert_same_weights(run: Path, federation: Federation) -> None:
+    state = load_checkpoint(run / "checkpoint.safetensors", torch.device("cpu"))
+    ours = flatten({"w": state.w, "server": state.server})
+    theirs = flatten({"w": federation.state.w, "server": federation.state.server})
+    assert ours.keys() == theirs.keys()
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-6

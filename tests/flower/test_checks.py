@@ -1,11 +1,13 @@
 """What is checked of a site before it takes part, and of each update before it is used."""
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
-from loop import play
+from flwr.app import ConfigRecord, Message
+from loop import LoopGrid, play
 from world import TABLE
 
 from fedntd import Federation, FedntdError, read_run
@@ -212,6 +214,22 @@ def test_two_that_claim_one_number(tmp_path: Path):
     play(TABLE, tmp_path / "run", held_out(from_table(TABLE)), nodes)
     assert "impostor" not in (tmp_path / "run/sites.jsonl").read_text()
     assert all(line.count('"used"') == 1 for line in (tmp_path / "run/sites.jsonl").read_text().splitlines())
+
+
+def test_nodes_of_another_federation_are_not_taken_for_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They are turned away at once; the sites, which introduce themselves one after the other, are waited for."""
+    pulled, pull = Counter(), LoopGrid.pull_messages
+
+    def slowly(self: LoopGrid, ids: Iterable[str]) -> list[Message]:
+        pulled.update(ids := list(ids))
+        site = {id: self.sent[int(id[1:])].metadata.dst_node_id - 100 for id in ids}
+        return pull(self, [id for id in ids if site[id] >= 3 or pulled[id] > 10 * site[id]])
+
+    monkeypatch.setattr(LoopGrid, "pull_messages", slowly)
+    table = {**TABLE, "federation": {**TABLE["federation"], "ratio": 1.0, "rounds": 1}}
+    nodes = [{}, {}, {}, {"partition-id": 7}, {"partition-id": 8}]
+    play(table, tmp_path / "run", held_out(from_table(table)), nodes)
+    assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]]
 
 
 def test_no_pickle_and_no_state_on_the_wire(tmp_path: Path):

@@ -1,10 +1,14 @@
 """One definition: what sites and coordinator compute, message by message, is what the simulation computes."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from loop import play
+from processes import PATHS
 from world import CHEAP, TABLE
 
 from fedntd import ALGORITHMS, Federation, read_run
@@ -46,3 +50,20 @@ def test_every_method_gives_the_same_weights_and_records(name: str, aggregation:
             if field not in ("seconds", "bytes_down", "bytes_up"):
                 assert getattr(mine, field) == pytest.approx(value, abs=1e-9), field
     assert [r.bytes_up for r in found.records] == [r.bytes_up for r in records]
+
+
+def test_a_site_imports_nothing_that_it_does_not_need(tmp_path: Path):
+    """Flower starts a new process for each question, so what it imports is waited for in every round."""
+    code = """
+import sys
+from pathlib import Path
+from loop import play
+from world import TABLE, samples_to_test_on
+from fedntd.config import from_table
+
+play({**TABLE, "algorithm": {"name": "fedntd"}}, Path(sys.argv[1]), samples_to_test_on(from_table(TABLE)))
+print(sorted({"matplotlib", "pandas", "scipy", "sklearn", "sympy", "torch._dynamo", "triton"} & sys.modules.keys()))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PATHS})
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

@@ -6,11 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from processes import SOURCE
 
 
-@pytest.mark.long
 def test_two_hundred_sites_in_flowers_simulation_engine():
     """The benchmark runs them there and in ours, and both end at the same accuracy."""
     script = Path(__file__).parents[2] / "benchmarks/flower_sim.py"

@@ -87,11 +87,14 @@ def samples_to_test_on(config: Config) -> Samples | None:
 
 
 def spoil(message: Message, context: Context, call_next) -> Message:
-    """A Flower mod: what a site with the node config `fault` answers when it is asked to train."""
-    fault = context.node_config.get("fault")
-    if message.metadata.message_type != "train" or not fault:
+    """A Flower mod: what a site answers when it is asked to train, as `fault` in its node config says: one word, or one
+    for each round."""
+    faults = str(context.node_config.get("fault", "")).split()
+    if message.metadata.message_type != "train" or not faults:
         return call_next(message, context)
-    if fault == "slow" and message.content.config_records["what"]["round"] == 1:
+    round = int(message.content.config_records["what"]["round"])  # pyright: ignore[reportArgumentType]
+    fault = faults[(round - 1) % len(faults)]
+    if fault == "slow":
         time.sleep(600)
     reply = call_next(message, context)
     if fault == "crash":

@@ -23,6 +23,7 @@ from fedntd.config import Choice
 from fedntd.metrics import in_local
 from fedntd.paper import (
     alignment,
+    fedalign,
     fig_consistency,
     fig_curves,
     fig_distributions,
@@ -91,8 +92,8 @@ class TestConsistency:
             (image,) = ax.images
             np.testing.assert_allclose(np.asarray(image.get_array())[:, -1], 40)  # %, [class, round]
             assert image.get_clim() == (0, 100)
-        assert ys(lines(similarity, "IID server")[0])[1:] == pytest.approx([1] * 5)
-        assert ys(lines(similarity, "NIID server (α=0.1)")[0])[1:] == pytest.approx([0.7] * 5)
+        assert ys(lines(similarity, "IID")[0])[1:] == pytest.approx([1] * 5)
+        assert ys(lines(similarity, "NIID (α=0.1)")[0])[1:] == pytest.approx([0.7] * 5)
         assert ys(lines(against, "CIFAR-10")[0]) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
         assert [text.get_text() for text in against.get_xticklabels()] == ["IID", "0.5", "0.3", "0.1", "0.05"]
         assert len(ys(lines(against, "CIFAR-100")[0])) == 0
@@ -167,6 +168,27 @@ def test_personalized():
         assert {line.get_label(): ys(line)[-1] for line in ax.lines} == pytest.approx(of)
     assert len({line.get_color() for line in plot.figure.axes[0].lines}) == len(METHODS)
     assert [text.get_text() for text in plot.figure.legends[0].texts] == list(METHODS)
+
+
+def test_many_rounds_are_smoothed():
+    """Odd rounds at 40, even ones at 60: five in a row have a mean of 48 or 52."""
+    setting = Setting(settings=("federation.rounds=60",))
+    (plot,) = plots(fill(fig_personalized.ITEM, lambda *_: 50, setting=setting, accuracy=[0.4, 0.6] * 30))
+    (line, *_) = plot.figure.axes[-1].lines
+    assert np.asarray(line.get_xdata()).tolist() == list(range(3, 59))
+    assert ys(line)[:4] == pytest.approx([48, 52, 48, 52])
+
+
+def test_learning_curves_of_fedalign():
+    """One panel for each row that there is, all methods in one legend."""
+    setting = Setting(settings=("federation.rounds=4",))
+    found = fill(fedalign.ITEM, lambda row, method: None if row.startswith("64") else 30, setting=setting)
+    (plot,) = plots(found)
+    shown = [ax for ax in plot.figure.axes if ax.get_visible()]
+    assert [ax.get_title(loc="left") for ax in shown] == [f"16 clients, α={alpha}" for alpha in (0.05, 0.1, 0.5)]
+    assert [text.get_text() for text in plot.figure.legends[0].texts] == ["FedAvg", "FedAlign", "FedNTD"]
+    for ax in shown:
+        assert all(ys(line)[-1] == pytest.approx(30) for line in ax.lines)
 
 
 def test_hyper():

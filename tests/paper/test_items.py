@@ -35,7 +35,7 @@ def test_settings_are_valid(name: str):
     for setting in (Setting(), Setting(small=True), Setting(protocol="published")):
         configs = [run.config for run in wanted(item, setting)]
         assert len(configs) == len(item.runs) * item.wanted_seeds(setting)
-        assert all(config.data.name.endswith(":images") == setting.small for config in configs)
+        assert all(config.data.name.startswith("fedntd.paper.rehearsal:") == setting.small for config in configs)
 
 
 @pytest.mark.parametrize("name", PRINTED)

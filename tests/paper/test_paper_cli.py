@@ -10,6 +10,7 @@ from fedntd.cli import main
 from fedntd.paper import runner
 from fedntd.paper.item import Setting
 from fedntd.paper.items import ITEMS, find
+from fedntd.paper.runner import describe, groups, wanted
 from fedntd.record import read_run
 
 QUICK = ("--small", "--set", "federation.rounds=1", "--set", "federation.ratio=0.05", "--out", "out")
@@ -38,7 +39,7 @@ def test_made_listed_recorded_and_drawn_from_the_ledger(
     printed = capsys.readouterr()
     run = read_run(next(Path("out/runs").iterdir()))
     accuracy = f"{100 * run.records[-1].accuracy:.2f}"
-    assert f"[1 of 1] fedntd on images, sharding, seed 0: accuracy {accuracy} %" in printed.err
+    assert f"[1 of 1] fedntd on images, sharding s=2, seed 0: accuracy {accuracy} %" in printed.err
     assert "paper" in printed.out
     assert f"{float(accuracy) - 52.61:+.2f}".replace("-", "−") in printed.out
     written = {path.name for path in Path("out/table1").iterdir()}
@@ -55,6 +56,7 @@ def test_made_listed_recorded_and_drawn_from_the_ledger(
     # some set-ups of Table 1 are the same on the packaged images
     assert rows["table1"]["done"] == rows["table1-std"]["done"] == rows["mse"]["done"] == 1
     assert rows["mse"]["runs"] == 8
+    assert rows["mse"]["groups"] == 2  # FedAvg, and FedNTD by squares; FedNTD itself is done
     assert rows["mse"]["seconds"] > 0
     assert rows["requirements"]["runs"] == 0
 
@@ -65,6 +67,36 @@ def test_made_listed_recorded_and_drawn_from_the_ledger(
     assert not Path("elsewhere/runs").exists()
     for name in ("table1-sharding.md", "table1-sharding.tex", "table1-lda.csv"):
         assert Path("elsewhere/table1", name).read_text() == Path("out/table1", name).read_text()
+
+
+def test_what_is_trained_in_one_group():
+    """Runs that differ in numbers alone, whatever their seeds and partitions."""
+
+    def count(name: str, *cells: str) -> list[int]:
+        return [len(group) for group in groups(run.config for run in wanted(find(name), Setting(), cells))]
+
+    assert count("learning-rate") == [48, 48]  # six rates, eight partitions; FedAvg and FedNTD
+    cifar = [f"CIFAR-10 {split}" for split in ("s=2", "s=3", "s=5", "s=10", "α=0.05", "α=0.1", "α=0.3", "α=0.5")]
+    assert count("table1", *cifar) == [24] * 7
+    assert count("local-epochs-s2") == count("sampling-ratio-lda") == [15] * 5
+    assert count("mse") == [3, 18, 3]
+    assert count("fig-hyper") == [2, 22]
+
+
+def test_a_run_is_told_apart_from_the_others():
+    def told(name: str, row: str, column: str, **options) -> str:
+        item, setting = find(name), Setting(**options)
+        return describe(item.config((row, column), 1, setting), [run.config for run in wanted(item, setting)])
+
+    assert told("table1", "FedNTD", "CIFAR-10 α=0.1") == "fedntd on cifar10, lda alpha=0.1, seed 1"
+    assert (
+        told("learning-rate", "FedAvg lr=0.002", "CIFAR-10 s=2") == "fedavg on cifar10, sharding s=2, lr=0.002, seed 1"
+    )
+    assert told("kd-ntd", "LDA α=0.1", "λ=0.3") == "fedkd-ntd lam=0.3 on cifar10, lda alpha=0.1, seed 1"
+    assert told("mse", "Sharding s=2", "MSE β=0.05") == "fedntd-mse beta=0.05 on cifar10, sharding s=2, seed 1"
+    assert told("fig-hyper", "Sharding s=2", "τ=0.5") == "fedntd beta=1 tau=0.5 on cifar10, sharding s=2, seed 1"
+    assert told("local-epochs-s2", "FedProx", "E=10") == "fedprox on cifar10, sharding s=2, local_epochs=10, seed 1"
+    assert told("mse", "Sharding s=2", "FedAvg", small=True) == "fedavg on images, sharding s=2, seed 1"
 
 
 def test_estimate_counts_passes():
@@ -97,6 +129,37 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "[1 of 1]" in capsys.readouterr().err  # the other one
 
 
+def test_several_items_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    trained = []
+
+    def instead(configs, *arguments, **options):
+        trained.append([config.algorithm.name for config in configs])
+        yield from ()
+
+    monkeypatch.setattr(runner, "federate_together", instead)
+    assert fedntd(monkeypatch, "paper", "make", "fig-hyper", "mse", *QUICK) == 0
+    # FedAvg once; the base values of FedNTD are those of a third cell of mse
+    assert trained == [["fedavg"] * 2, ["fedntd"] * 20, ["fedntd-mse"] * 6]
+    trained.clear()
+    cells = ("--cells", "FedNTD/CIFAR-10 s=3", "--cells", "Sharding s=2/β=3")
+    assert fedntd(monkeypatch, "paper", "make", "table1", "mse", "fig-hyper", *cells, *QUICK) == 0
+    assert trained == [["fedntd"] * 3, ["fedavg"], ["fedntd-mse"] * 6]  # one of table1, mse whole, one of fig-hyper
+    page = Path("out/index.html").read_text()
+    assert '<section id="mse">' in page
+    assert '<section id="fig-hyper">' in page
+
+
+def test_groups_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(runner, "federate_together", lambda *_, **__: (_ for _ in ()))
+    assert fedntd(monkeypatch, "paper", "mse", *QUICK, "--set", "engine=vectorised") == 0
+    told = [line.split(", after")[0] for line in capsys.readouterr().err.splitlines() if line.startswith("group")]
+    assert told == [
+        "group 1 of 3: 1 runs of fedavg on images",
+        "group 2 of 3: 6 runs of fedntd-mse on images",
+        "group 3 of 3: 1 runs of fedntd on images",
+    ]
+
+
 def test_data_that_is_not_here_leaves_cells_open(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     arguments = ("--cells", "FedNTD/CINIC-10 s=2", "--seeds", "2", "--out", "out")
     assert fedntd(monkeypatch, "paper", "table1", *arguments) == 1
@@ -118,7 +181,9 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
     ("arguments", "sentence"),
     [
         (["table1", "--small", "--cells", "FedNDT"], "table1 has no cell 'FedNDT'; its rows are FedAvg, FedCurv"),
-        (["all", "--cells", "FedNTD"], "--cells is for a single item"),
+        (["all", "--cells", "FedNTD"], "--cells is for items by name"),
+        (["make", "table1", "msee"], "the paper has no item 'msee'; did you mean 'mse'?"),
+        (["make", "mse", "table1", "--cells", "CIFAR-10 s=4"], "mse has no cell 'CIFAR-10 s=4'; its rows are Sharding"),
         (["table1", "--protocol", "publishd"], "protocol = 'publishd' is not known; did you mean 'published'?"),
         (["table1", "--set", "sed=1"], "unknown key 'sed'; did you mean 'seed'?"),
         (["record", "nowhere"], "there is no folder nowhere"),

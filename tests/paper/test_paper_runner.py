@@ -1,16 +1,22 @@
 """What is missing, going on after an interrupt, measuring once: on real, tiny runs."""
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ledgers import made_up, write_ledger
 
 from fedntd import FedntdError, Record, read_run
 from fedntd.config import identity
 from fedntd.paper.item import Item, Results, Setting, table
-from fedntd.paper.ledger import read_store, record
+from fedntd.paper.items import find
+from fedntd.paper.ledger import find_runs, read_store, record
 from fedntd.paper.runner import Workshop, choose, wanted
 
 ITEM = Item(
@@ -62,6 +68,45 @@ def test_interrupted_and_gone_on_with(tmp_path: Path):
         assert [replace(r, seconds=0) for r in ours] == [replace(r, seconds=0) for r in other]
 
 
+def test_killed_in_the_middle_of_a_group(tmp_path: Path):
+    """A real process: what is finished is recorded, the rest goes on."""
+    out, ledger = tmp_path / "out", tmp_path / "ledger"
+    cells = ["FedAvg", "MSE β=0.001", "MSE β=0.1"]
+    quick = ["federation.rounds=10", "federation.ratio=0.05", "federation.batch_size=50"]
+    quick += ["engine=vectorised", "checkpoint_seconds=0"]
+    options = ["--small", "--out", str(out), "--ledger", str(ledger)]
+    command = [sys.executable, "-c", "from fedntd.cli import main; main()", "paper", "mse", *options]
+    command += [part for cell in cells for part in ("--cells", cell)]
+    command += [part for setting in quick for part in ("--set", setting)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None:
+            files = list(out.glob("runs/*fedntd-mse*/checkpoint.safetensors"))
+            if len(files) == 2:
+                break
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+
+    setting = Setting(small=True, settings=tuple(quick))
+    assert [path.name.split("-")[3] for path in find_runs(out)] == ["fedavg"]
+    record(find_runs(out), ledger)
+    shop = workshop(out, ledger)
+    missing = shop.missing(find("mse"), setting, cells)
+    assert [config.algorithm.options["beta"] for config in missing] == [0.001, 0.1]
+    rounds = [round_of(event) for _, event in shop.train(missing)]
+    assert 1 not in rounds  # nobody starts again
+    assert rounds[-2:] == [10, 10]
+
+    # as if nothing had happened
+    list(workshop(tmp_path / "whole").train(missing))
+    for folder in (tmp_path / "whole" / "runs").iterdir():
+        ours, other = (read_run(path).records for path in (out / "runs" / folder.name, folder))
+        assert [replace(r, seconds=0) for r in ours] == [replace(r, seconds=0) for r in other]
+
+
 def test_a_ledger_file_is_enough(tmp_path: Path):
     shop = workshop(tmp_path / "a")
     list(shop.train(shop.missing(ITEM, SMALL)))
@@ -71,6 +116,19 @@ def test_a_ledger_file_is_enough(tmp_path: Path):
     results = elsewhere.results(ITEM, SMALL)
     here = workshop(tmp_path / "a").results(ITEM, SMALL)
     assert results["FedNTD", "s=2"][0].accuracies == pytest.approx(here["FedNTD", "s=2"][0].accuracies, abs=5e-5)
+
+
+def test_another_precision_will_do_unless_one_is_asked_for(tmp_path: Path):
+    (cell, *_) = ITEM.runs
+    coarse = ITEM.config(cell, 0, Setting(settings=("precision=bf16",)))
+    write_ledger(tmp_path / "ledger", [made_up(coarse, 50)])
+    shop = workshop(tmp_path / "out", tmp_path / "ledger")
+
+    def missing(*settings: str) -> list[str]:
+        return [config.algorithm.name for config in shop.missing(ITEM, Setting(settings=settings))]
+
+    assert missing() == missing("precision=bf16") == ["fedntd"]
+    assert missing("precision=fp32") == ["fedavg", "fedntd"]
 
 
 def test_measured_once_and_what_needs_weights_is_trained(tmp_path: Path):

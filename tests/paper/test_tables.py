@@ -6,11 +6,33 @@ import re
 from typing import Any
 
 import pytest
+from ledgers import fill
 
+from fedntd.paper import prop2
+from fedntd.paper.item import Setting
+from fedntd.paper.items import ITEMS, find
 from fedntd.paper.published import Published
+from fedntd.paper.render import draw
 from fedntd.paper.tables import Figures, Table, aside, tex, to_csv, to_html, to_latex, to_markdown
 
 PRINTED = Published(52.61, 0.43, 1.00)
+
+
+def test_latex_is_plain_ascii():
+    """Other characters would need further packages."""
+    setting, sides = Setting(seeds=1), dict.fromkeys(prop2.SIDES, 0.5)
+    terms = {"true_terms": [0.0, 0.0], "not_true_terms": [0.0, 0.0]}
+    split = dict.fromkeys(prop2.METHODS, sides | terms) | {
+        "p": [0.5, 0.5],
+        "classes": ["cat", "dog"],
+        "of": "CIFAR-10",
+    }
+    for name in ITEMS:
+        item = find(name)
+        found = fill(item, lambda row, column: 50.0, setting=setting, measured=split if name == "prop2" else None)
+        tables = [thing for thing in draw(found) if isinstance(thing, Table)]
+        assert all(to_latex(table).isascii() for table in tables), name
+    assert tex("Σ p̃ E[…]") == r"$\sum$ $\tilde{p}$ E[\dots{}]"
 
 
 def make(cells: dict, **options: Any) -> Table:

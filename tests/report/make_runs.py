@@ -13,7 +13,7 @@ from fedntd.data.partition import class_counts
 from fedntd.federation import deal
 from fedntd.metrics import cosine, forgetting, in_local, out_local
 from fedntd.plan import cohort as draw_cohort
-from fedntd.record import Record, Run, RunFolder, State, mean_and_std, read_run
+from fedntd.record import Record, Run, RunFolder, mean_and_std, read_run
 
 FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
@@ -38,7 +38,7 @@ def write_run(
     with RunFolder(path, config, resume=False) as folder:
         folder.start(classes, counts, torch.device("cpu"))
         for record in records:
-            folder.append(record, State(w={}, server={}, round=0))
+            folder.append(record)
         if status != "interrupted":  # such a run never wrote another status than "running"
             folder.put_status(status, reason)
     return read_run(path)

@@ -130,6 +130,18 @@ class TestPage:
         assert title(runs[:1]) == "fedavg on fashion-mini"
         assert title(runs[:2]) == "fedavg and fedntd on fashion-mini"
 
+    def test_methods_in_several_settings_are_a_table(self, tmp_path):
+        given = (("fedavg", 2, 0.3), ("fedavg", 5, 0.8), ("fedntd", 2, 0.5), ("fedntd", 5, 0.7))
+        runs = [
+            write_run(tmp_path / f"{m}{s}", settings(m, rounds=1, partition__s=s), [plain_record(1, accuracy)])
+            for m, s, accuracy in given
+        ]
+        file = write_report(runs, tmp_path / "x.html")
+        rows = Reader(file).rows
+        assert rows[:3] == [["method", "s=2", "s=5"], ["fedntd", "50.00", "70.00"], ["fedavg", "30.00", "80.00"]]
+        assert re.findall(r'<td class="n best"[^>]*>([\d.]+)', file.read_text())[:2] == ["50.00", "80.00"]
+        assert re.findall(r'data-facet="([^"]*)" data-measure="accuracy"', file.read_text()) == ["s=2", "s=5"]
+
     def test_seeds_are_averaged(self, tmp_path):
         runs = [
             write_run(tmp_path / str(s), settings(rounds=1, seed=s), [plain_record(1, a)])

@@ -142,6 +142,42 @@ class TestGroups:
         assert [g.count for g in group(runs)] == ["2/3"]
 
 
+class TestMethodsInSeveralSettings:
+    @pytest.fixture
+    def runs(self, tmp_path):
+        """Two methods by two partitions: FedNTD is better on one of them, FedAvg on the other."""
+        return [
+            exact_run(tmp_path / f"{method}{s}", [accuracy], algorithm=method, partition__s=s)
+            for method, s, accuracy in (("fedavg", 2, 0.3), ("fedavg", 5, 0.8), ("fedntd", 2, 0.5), ("fedntd", 5, 0.7))
+        ]
+
+    def test_those_of_one_setting_stand_together(self, runs):
+        told = [(g.label, g.method, g.facet) for g in group(runs)]
+        assert told == [
+            ("fedavg s=2", "fedavg", "s=2"),
+            ("fedntd s=2", "fedntd", "s=2"),
+            ("fedavg s=5", "fedavg", "s=5"),
+            ("fedntd s=5", "fedntd", "s=5"),
+        ]
+
+    def test_each_setting_has_its_best(self, runs):
+        bold = re.findall(r"\x1b\[1m\s*([\d.]+)", printed(runs, colour=True))
+        assert set(bold) == {"50.00", "80.00", "0.150", "0.350"}  # of each, the lower F too
+
+    def test_a_method_has_its_colour_and_a_setting_its_dash(self, runs):
+        styles = {(c.method, c.facet): (c.colour, c.dash) for c in curves(runs)}
+        for method in ("fedavg", "fedntd"):
+            assert styles[method, "s=2"][0] == styles[method, "s=5"][0]
+        for s in ("s=2", "s=5"):
+            assert styles["fedavg", s][1] == styles["fedntd", s][1]
+        assert len(set(styles.values())) == 4
+
+    def test_a_list_of_runs_is_none(self, tmp_path):
+        given = [("fedavg", 2), ("fedntd", 5)]
+        runs = [exact_run(tmp_path / method, [0.5], algorithm=method, partition__s=s) for method, s in given]
+        assert [g.facet for g in group(runs)] == ["", ""]
+
+
 class TestCurves:
     def test_a_group_is_one_line_and_its_failed_run_another(self, tmp_path):
         runs = [exact_run(tmp_path / str(i), [0.2, 0.1 * i], seed=i) for i in (1, 3)]

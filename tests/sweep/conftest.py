@@ -1,8 +1,6 @@
 """Sweeps as a person starts them: a file, the command in a process of its own, the folder that it leaves."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +9,7 @@ import tiny
 
 import fedntd
 from fedntd import cli
-
-COMMAND = [sys.executable, "-c", "from fedntd.cli import main; main()"]
+from started import Started
 
 
 @pytest.fixture(autouse=True)
@@ -23,20 +20,16 @@ def _tiny_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def environment() -> dict[str, str]:
     source = str(Path(fedntd.__file__).parents[1])
-    return os.environ | {"PYTHONPATH": os.pathsep.join([source, str(Path(__file__).parent)]), "COLUMNS": "100"}
+    return {"PYTHONPATH": os.pathsep.join([source, str(Path(__file__).parent)]), "COLUMNS": "100"}
 
 
 @pytest.fixture
-def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., Started]]:
     """Start `fedntd ...` in the test's folder."""
+    started: list[Started] = []
 
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        started.append(
-            subprocess.Popen([*COMMAND, *arguments], cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
-        )
+    def start(*arguments: str) -> Started:
+        started.append(Started(*arguments, folder=tmp_path, environment=environment))
         return started[-1]
 
     yield start

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedntd import ALGORITHMS
 from fedntd.sweep.plan import read_sweep
 from fedntd.sweep.search import read_search
 
@@ -37,9 +38,8 @@ def test_the_leaderboard_has_one_protocol():
     runs = read_sweep(EXPERIMENTS / "leaderboard.toml").runs
     partitions = {(run.config.partition.name, *run.config.partition.options.values()) for run in runs}
     methods = {run.config.algorithm.name for run in runs}
+    assert methods == set(ALGORITHMS) - {"fedalign"}
     assert len(partitions) == 4
     assert len(runs) == len(methods) * len(partitions) * 3
-    assert (
-        len({(run.config.federation, run.config.optimiser, run.config.data, run.config.model.name) for run in runs})
-        == 1
-    )
+    protocols = {(c.federation, c.optimiser, c.data, c.auxiliary, c.model.name) for c in (run.config for run in runs)}
+    assert len(protocols) == 1

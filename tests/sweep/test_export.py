@@ -104,6 +104,7 @@ class TestTrackers:
             "print([run.name for run in track([Path('runs/a'), Path('runs/c')], 'wandb', Path('logs'), False)])"
         )
         monkeypatch.setenv("WANDB_MODE", "offline")
+        monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
         monkeypatch.setenv("PYTHONPATH", str(Path(fedntd.__file__).parents[1]))
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, timeout=120)
         files = sorted((tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb"))
@@ -122,7 +123,7 @@ import json
 from pathlib import Path
 from fedntd.report.export import track
 names = [run.name for run in track([Path("runs/b"), Path("runs/c")], "mlflow", Path("logs"), False)]
-from mlflow.tracking import MlflowClient
+from mlflow import MlflowClient
 client = MlflowClient("sqlite:///logs/mlflow.db")
 found = client.search_runs([client.get_experiment_by_name("fedntd").experiment_id])
 print(json.dumps({
@@ -138,7 +139,7 @@ print(json.dumps({
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": source},
+            env={**os.environ, "PYTHONPATH": source, "MLFLOW_DISABLE_TELEMETRY": "true"},
             capture_output=True,
             text=True,
             timeout=180,

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +10,16 @@ import pytest
 from test_sweep import results, statuses, wait_for
 
 from fedntd.record import read_run
+from started import Started
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedntd[ray]'")
 
 Write = Callable[..., Path]
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Started]
 Command = Callable[..., tuple[int, str, str]]
 
 
-def ray_workers(sweep: subprocess.Popen[str], folder: Path) -> list[int]:
+def ray_workers(sweep: Started, folder: Path) -> list[int]:
     """The processes that hold a run folder's lock, below the sweep's own session."""
     found = []
     for process in Path("/proc").iterdir():
@@ -67,7 +67,7 @@ optimiser.lr = 1e300
         tuple(round for round, _ in records) for name, records in results(out).items() if found[name] == "finished"
     } == {tuple(range(1, 13))}
     # and gave what it gives here
-    assert command("sweep", "sweep.toml", "-o", "here")[0] == 1
+    assert command("sweep", "sweep.toml", "--set", "model.pause=0.0", "-o", "here")[0] == 1
     here = results(tmp_path / "here")
     assert {n: r for n, r in results(out).items() if found[n] == "finished"} == {
         n: r for n, r in here.items() if found[n] == "finished"

@@ -1,7 +1,6 @@
 """[search]: Optuna's choices as ordinary runs."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from test_sweep import results, statuses, wait_for
 from fedntd import FedntdError
 from fedntd.record import read_records, read_run
 from fedntd.sweep.search import read_search, search_pictures
+from started import Started
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'fedntd[sweep]'")
 
@@ -89,9 +89,7 @@ def test_pruned_by_round_and_shown_in_the_report(write: Write, command: Command,
     assert all(f'src="data:image/png;base64,{image}"' in page for _, image, _ in pictures)
 
 
-def test_killed_and_started_again(
-    write: Write, command: Command, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-):
+def test_killed_and_started_again(write: Write, command: Command, start: Callable[..., Started], tmp_path: Path):
     """Each round counts once: the trial that was under way goes on, with the same values and in the same folder."""
     write(
         '[search]\nsampler = "random"\ntrials = 3\npruner = "none"\n'

@@ -1,5 +1,6 @@
 """`--on slurm`: the script that it writes, run as SLURM would run it."""
 
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -24,7 +25,11 @@ def test_the_tasks_of_the_array_train_all_runs(
     subprocess.run(["bash", "-n", script], check=True)
     tasks = [
         subprocess.Popen(
-            ["bash", script], cwd="/", env=environment | {"SLURM_ARRAY_TASK_ID": str(i)}, stderr=-3, stdout=-3
+            ["bash", script],
+            cwd="/",
+            env=os.environ | environment | {"SLURM_ARRAY_TASK_ID": str(i)},
+            stderr=-3,
+            stdout=-3,
         )
         for i in range(2)
     ]

@@ -1,21 +1,24 @@
 """`fedntd sweep` in real processes: finished, failed, interrupted, killed and started again."""
 
+import io
 import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedntd.record import is_locked, read_records, read_run
+from fedntd.sweep.show import Board, Row, live_table
+from started import Started
 
 Write = Callable[..., Path]
 Command = Callable[..., tuple[int, str, str]]
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Started]
 
 GRID = '[grid]\nalgorithm.name = ["fedavg", "fedntd"]\n'
 
@@ -42,10 +45,39 @@ def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, t
     code, out, err = command("sweep", "sweep.toml", "--dry-run")
     assert code == 0
     assert "sweep: 4 runs, 12 rounds to go, in runs/sweep" in err
-    assert re.search(r"fedavg,seed=0 … fedavg,seed=1 +2 +– +6 +[\d.]+ (s|min) +[\d.]+ GB", out)
+    assert re.search(r"fedavg,seed=0 …( fedavg,seed=1)? +2 +– +6 +[\d.]+ (s|min) +[\d.]+ GB", out)
     assert not (tmp_path / "runs").exists()
     code, out, _ = command("sweep", "sweep.toml", "--dry-run", "--json")
     assert json.loads(out) == [["fedavg,seed=0", "fedavg,seed=1"], ["fedntd,seed=0", "fedntd,seed=1"]]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_live_table(width: int):
+    board = Board({f"fedntd,seed={i}": Row(f"fedntd,seed={i}", 4) for i in range(30)})
+    for i in range(3):
+        board.take({"run": f"fedntd,seed={i}", "round": 4 - i, "accuracy": 0.25, "forgetting": 0.125, "seconds": 1.0})
+    board.take({"run": "fedntd,seed=3", "failed": "no luck"})
+    console = Console(file=io.StringIO(), width=width, height=20, force_terminal=True)
+    lines = ["".join(part.text for part in line) for line in console.render_lines(live_table(board, console))]
+    assert len(lines) <= 20
+    assert {len(line) for line in lines} == {width}
+    rows = [" ".join(line.replace("━", "").replace("╸", "").replace("╺", "").split()) for line in lines]
+    assert set(rows[2:6]) == {
+        "fedntd,seed=1 3/4 25.00 0.125 running",
+        "fedntd,seed=2 2/4 25.00 0.125 running",
+        "fedntd,seed=3 0/4 – – failed",
+        "fedntd,seed=0 4/4 25.00 0.125 finished",
+    }
+    assert rows[-3] == "and 18 more"
+    assert rows[-1].startswith("1/30 finished, 1 failed, 2 running, 26 waiting, ")
+
+
+def test_data_that_some_method_lacks_is_told_at_once(write: Write, command: Command, tmp_path: Path):
+    write('[grid]\nalgorithm.name = ["fedavg", "feddf"]\n')
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 2
+    assert "algorithm 'feddf' learns from samples that belong to no client" in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_failed_runs_are_explained_and_the_others_go_on(write: Write, command: Command, tmp_path: Path):
@@ -102,10 +134,9 @@ def test_a_longer_sweep_keeps_what_is_there(write: Write, command: Command, tmp_
 def test_interrupted_and_started_again(workers: str, write: Write, command: Command, start: Start, tmp_path: Path):
     settings = 'federation.rounds = 6\nmodel = { name = "tiny:Net", pause = 0.004 }'
     write(GRID, head="seeds = [0, 1]", settings=settings)
-    arguments = ("sweep", "sweep.toml", "--workers", workers)
-    assert command(*arguments, "-o", "whole")[0] == 0
+    assert command("sweep", "sweep.toml", "--set", "model.pause=0.0", "-o", "whole")[0] == 0
 
-    process = start(*arguments, "-o", "cut")
+    process = start("sweep", "sweep.toml", "--workers", workers, "-o", "cut")
     cut = tmp_path / "cut"
     wait_for(lambda: sum(map(len, results(cut).values())) >= 8)
     process.send_signal(signal.SIGINT)
@@ -117,7 +148,7 @@ def test_interrupted_and_started_again(workers: str, write: Write, command: Comm
     assert set(found.values()) <= {"finished", "interrupted"}
     assert "interrupted" in found.values()
 
-    code, out, _ = command(*arguments, "-o", "cut")
+    code, out, _ = command("sweep", "sweep.toml", "-o", "cut")
     assert code == 0
     assert "4 of 4 runs finished" in out
     assert results(cut) == results(tmp_path / "whole")
@@ -164,12 +195,12 @@ algorithm.name = "fedavg"
 def test_processes_and_one_process_agree(write: Write, command: Command, tmp_path: Path):
     write(GRID, head="seeds = [0, 1]")
     assert command("sweep", "sweep.toml", "-o", "one", "--json")[0] == 0
-    code, out, _ = command("sweep", "sweep.toml", "-o", "three", "--workers", "3", "--json")
+    code, out, _ = command("sweep", "sweep.toml", "-o", "two", "--workers", "2", "--json")
     assert code == 0
     assert {(row["run"], row["status"]) for row in json.loads(out)} == {
         (f"{name},seed={seed}", "finished") for name in ("fedavg", "fedntd") for seed in (0, 1)
     }
-    assert results(tmp_path / "one") == results(tmp_path / "three")
+    assert results(tmp_path / "one") == results(tmp_path / "two")
 
 
 def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start: Start, tmp_path: Path):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
-from torch.func import grad_and_value
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
@@ -19,7 +18,9 @@ from fedntd.tree import Tree, Weights
 class FedAvg:
     """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
 
-    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary` where the federation has one; no hyper-parameter
+    # what the federation tells a method besides its hyper-parameters
+    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary`, where it has one
+    ratio: ClassVar[float] = 1.0  # of all clients that take part in a round
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """The same method with other hyper-parameters, unchecked: tensors where several runs are trained together."""
@@ -62,7 +63,7 @@ class FedAvg:
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """The direction of one local step, and the loss; for methods that look at more than one point."""
-        return grad_and_value(lambda w: self.loss(model, w, batch, ctx))(w)
+        return tree.grad_and_value(lambda w: self.loss(model, w, batch, ctx), w)
 
     @property
     def measure_samples(self) -> int:
@@ -80,6 +81,5 @@ class FedAvg:
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """New global weights and server state, from the uploads stacked [client, ...] and the clients' weights `p`.
 
-        `w_g` are the weights before `send`; `p` sums to 1, and `fraction * p` are shares of the whole federation.
-        """
+        `w_g` are the weights before `send`; `p` sums to 1, and `fraction * p` are shares of the whole federation."""
         return tree.add(w_g, tree.weighted_mean(up["delta"], p)), {}

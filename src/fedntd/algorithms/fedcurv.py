@@ -4,7 +4,7 @@ Overcoming Forgetting in Federated Learning on Non-IID Data, 2019 (arXiv 1910.07
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
@@ -12,6 +12,7 @@ from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.losses import cross_entropy, inner
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
+from fedntd.models.squared import mean_squared_gradient
 from fedntd.tree import Tree, Weights
 
 
@@ -52,14 +53,12 @@ class FedCurv(FedAvg):
     def measure(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> dict:
         """The diagonal of the Fisher information: the mean of squared gradients of log p(y | x)."""
 
-        def log_loss(w: Weights, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
-            batch = Batch(x, y, mask)
-            return batch.mean(cross_entropy(model.frozen(w, batch).logits, y))
+        def log_loss(w: Weights, batch: Batch) -> Tensor:
+            return batch.mean(cross_entropy(model.frozen(w, batch).logits, batch.y))
 
-        if not self.per_sample:
-            return {"fisher": tree.map(Tensor.square, grad(log_loss)(w, *batch))}
-        each = vmap(grad(log_loss), in_dims=(None, 0, 0))(w, batch.x[:, None], batch.y[:, None])
-        return {"fisher": tree.map(lambda g: vmap(batch.mean, 1)(g.square().view(len(g), -1)).view(g.shape[1:]), each)}
+        if self.per_sample:
+            return {"fisher": mean_squared_gradient(log_loss, w, batch)}
+        return {"fisher": tree.map(Tensor.square, grad(log_loss)(w, batch))}
 
     def finish(self, result: Result, ctx: Context) -> Upload:
         """u = diag(I_k), v = diag(I_k) w_k; sent is what changed since this client's last time."""

@@ -19,6 +19,7 @@ class FedDyn(FedAvg):
     """Each client's objective is bent by what it moved before, so that in the end all clients stop at one point."""
 
     alpha: float = 0.1  # strength of the regulariser; the smaller, the further a round goes
+    uniform: bool = False  # h is the plain mean of all g_k, as in the released code; false: by the clients' weights
 
     def __post_init__(self) -> None:
         require(self.alpha > 0, f"algorithm.alpha must be above 0, not {self.alpha}; 0.1 and 0.01 are usual")
@@ -42,5 +43,9 @@ class FedDyn(FedAvg):
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """h: the mean of all g_k, also of those not sampled; w = mean of the local w - h / alpha."""
         step = tree.weighted_mean(up["delta"], p)
-        h = tree.sub(server["h"], tree.scale(self.alpha * fraction, step))
+        if self.uniform:
+            part = tree.map(lambda leaf: self.ratio * leaf.mean(0), up["delta"])
+        else:
+            part = tree.scale(fraction, step)
+        h = tree.sub(server["h"], tree.scale(self.alpha, part))
         return tree.map(lambda w, d, h: w + d - h / self.alpha, w_g, step, h), {"h": h}

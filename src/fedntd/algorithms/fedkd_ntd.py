@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedntd.algorithms.base import Context
-from fedntd.algorithms.fedavg import FedAvg
+from fedntd.algorithms.fedntd import FedNTD
 from fedntd.algorithms.losses import cross_entropy, distillation, not_true
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
@@ -13,17 +13,14 @@ from fedntd.tree import Weights
 
 
 @dataclass(frozen=True)
-class FedKDNTD(FedAvg):
+class FedKDNTD(FedNTD):
     """A mix of FedKD (lam = 0) and FedNTD (lam = 1)."""
 
     lam: float = 0.5  # lambda, the share of not-true distillation; the paper tries 0.1, 0.3, 0.5, 0.7 and 0.9
-    beta: float = 1.0  # strength of the mix; 1 in the paper
-    tau: float = 1.0  # temperature of the softmax
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(0 <= self.lam <= 1, f"algorithm.lam must be between 0 (FedKD) and 1 (FedNTD), not {self.lam}")
-        require(self.beta >= 0, f"algorithm.beta must be at least 0, not {self.beta}; 0 is FedAvg, the paper uses 1.0")
-        require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the paper uses 1.0")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L_CE + beta L(lambda), L(lambda) = (1 - lambda) L_KD + lambda L_NTD."""

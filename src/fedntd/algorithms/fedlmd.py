@@ -6,23 +6,15 @@ import torch
 from torch import Tensor
 
 from fedntd.algorithms.base import Context
-from fedntd.algorithms.fedavg import FedAvg
+from fedntd.algorithms.fedntd import FedNTD
 from fedntd.algorithms.losses import cross_entropy, kl, not_true
-from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights
 
 
 @dataclass(frozen=True)
-class FedLMD(FedAvg):
+class FedLMD(FedNTD):
     """FedNTD whose teacher is asked for the client's minority classes only: the others are learnt from the data."""
-
-    beta: float = 1.0  # strength of the distillation
-    tau: float = 1.0  # temperature of the softmax
-
-    def __post_init__(self) -> None:
-        require(self.beta >= 0, f"algorithm.beta must be at least 0, not {self.beta}; 0 is FedAvg, the paper uses 1.0")
-        require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the paper uses 1.0")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L_CE + beta tau^2 KL(q_t || q_s): q_s without the true class, q_t without it and all majority classes.

@@ -9,11 +9,11 @@ RELEASED: dict[str, dict[str, Any]] = {
     "fedcurv": {"lam": 1.0, "s": 500, "per_sample": False},
     "fedprox": {"mu": 1.0},
     "fednova": {"name": "fednova-released"},  # another method, with a file of its own
-    "scaffold": {"adaptive": True},
+    "scaffold": {"adaptive": True, "uniform": True},
     "moon": {"mu": 0.1, "tau": 0.5},
     "fedkd": {"beta": 1.0, "tau": 3.0},
     "fedavgm": {"beta": 0.7},
-    "feddyn": {"alpha": 0.1},
+    "feddyn": {"alpha": 0.1, "uniform": True},
 }
 
 

@@ -19,6 +19,7 @@ class Scaffold(FedAvg):
     """Control variates: a client replaces its own mean gradient c_i by that of all clients, c."""
 
     adaptive: bool = True  # divide by the steps that count under momentum, as the released code; false: by all steps
+    uniform: bool = False  # c is the plain mean of all c_i, as in the released code; false: by the clients' weights
     eta_g: float = 1.0  # the server's step size
 
     def __post_init__(self) -> None:
@@ -49,7 +50,10 @@ class Scaffold(FedAvg):
         return Upload(up={"delta": delta, "delta_c": delta_c}, own={"c_i": tree.add(ctx.own["c_i"], delta_c)})
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """c stays the mean of all c_i, also of those not sampled, with the clients' weights."""
+        """c stays the mean of all c_i, also of those not sampled."""
         step = tree.scale(self.eta_g, tree.weighted_mean(up["delta"], p))
-        step_c = tree.scale(fraction, tree.weighted_mean(up["delta_c"], p))
+        if self.uniform:
+            step_c = tree.map(lambda leaf: self.ratio * leaf.mean(0), up["delta_c"])
+        else:
+            step_c = tree.scale(fraction, tree.weighted_mean(up["delta_c"], p))
         return tree.add(w_g, step), {"c": tree.add(server["c"], step_c)}

@@ -36,6 +36,9 @@ def reopen(path: str | Path, **changes: Any) -> Federation:
     state = load_checkpoint(file, federation.device)
     if config.algorithm != run.config.algorithm:
         state = State(state.w, federation.algorithm.init_server(state.w), {}, state.round)
+    require(
+        not state.without_clients, f"{path} was kept without what its clients had learned; run it again with fedntd run"
+    )
     federation.take_up(state, run.records[: state.round])
     return federation
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from fedntd.flower.messages import (
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import SiteLog, Sites
 from fedntd.local import train_client
-from fedntd.metrics import Counts, Vector, cosine, count, forgetting, in_batches, in_local, out_local
+from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local
 from fedntd.models.functional import Batch
 from fedntd.optim import learning_rate
 from fedntd.record import Record, RunFolder, State, mean_and_std, read_json
@@ -83,7 +84,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
             folder.start(coordinator.samples.classes, sites.counts(), coordinator.device)
             while coordinator.state.round < config.federation.rounds:
                 record = coordinator.play_round()
-                folder.append(record, coordinator.state)
+                folder.append(record)
                 folder.save(coordinator.state)
                 folder.put_json(
                     "partition.json", {"classes": coordinator.samples.classes, "counts": sites.counts().tolist()}
@@ -137,10 +138,7 @@ class Coordinator:
                 f"algorithm '{config.algorithm.name}' learns from samples at the coordinator, which must know how "
                 f"samples are normalised: give it a test set in site.py",
             )
-            aside = DevicePart(
-                unlabelled(config, self.samples.part.x[:0]), self.samples.mean, self.samples.std, None, device,
-                self.model.storage,
-            )  # fmt: skip
+            aside = self.on_device(unlabelled(config, self.samples.part.x[:0]))
             self.algorithm = self.algorithm.with_values({"auxiliary": Auxiliary(self.model, aside, config.seed)})
         w = self.model.weights()
         classes, shape = list(self.samples.classes), list(self.samples.shape)
@@ -195,7 +193,7 @@ class Coordinator:
         # who trains, knowing what
         drawn = plan.cohort(config.seed, round, config.federation.clients, config.federation.ratio)
         shared, w_sent = algorithm.broadcast(state.server), algorithm.send(state.w, state.server)
-        before = self.history[-1] if self.history else self.class_accuracy(self.test(state.w))
+        before = self.history[-1] if self.history else self.test(state.w).class_accuracy
         cohort = [k for k in drawn if k not in sites.left_out and k not in sites.unfit]
         asked = sites.wait_for(cohort)
 
@@ -219,28 +217,19 @@ class Coordinator:
         self.state = State(w, server, state.own | last, round)
 
         tested = self.test(w)
-        after = self.class_accuracy(tested)
         joint = counts[used].sum(0) / counts[used].sum()
         record = Record(
             round=round,
-            accuracy=float(tested.accuracy),
-            loss=float(tested.mean_loss),
-            class_accuracy=after.tolist(),
-            similarity=cosine(before, after) if self.history else None,
-            forgetting=forgetting(self.history, after),
+            **of_global_model(tested, before, self.history, joint),
             train_loss=float(np.mean([got.reports[k].loss for k in used])),
             **self.local_measures(got, counts),
-            global_in_before=in_local(before, joint),
-            global_in_after=in_local(after, joint),
-            global_out_before=out_local(before, joint),
-            global_out_after=out_local(after, joint),
             cohort=used,
             lr=learning_rate(config.optimiser, round),
             bytes_down=len(asked) * (tree.nbytes(w_sent) + tree.nbytes(shared)),
             bytes_up=len(used) * tree.nbytes(self.like),
             seconds=time.perf_counter() - started,
         )
-        self.history.append(after)
+        self.history.append(np.array(record.class_accuracy))
         return record
 
     def collect(self, round: int, asked: list[int], w_sent: Weights, shared: dict) -> "Collected":
@@ -305,15 +294,17 @@ class Coordinator:
         return Counts(*(torch.stack(column).sum(0) for column in zip(*found, strict=True)))
 
     def count(self, w: Weights) -> Counts:
+        return count(self.model, w, self.test_part, in_batches(len(self.test_part)), len(self.samples.classes))
+
+    @cached_property
+    def test_part(self) -> DevicePart:
+        return self.on_device(self.samples.part)
+
+    def on_device(self, part: Part) -> DevicePart:
         samples = self.samples
-        part = DevicePart(samples.part, samples.mean, samples.std, None, self.device, self.model.storage)
-        return count(self.model, w, part, in_batches(len(part)), len(samples.classes))
+        return DevicePart(part, samples.mean, samples.std, None, self.device, self.model.storage)
 
-    def class_accuracy(self, counts: Counts) -> Vector:
-        """A class that no site can test counts as 0."""
-        return (counts.correct / counts.total.clamp(min=1)).cpu().numpy()
-
-    def local_measures(self, got: "Collected", counts: np.ndarray) -> dict[str, float]:
+    def local_measures(self, got: "Collected", counts: np.ndarray) -> dict[str, Any]:
         """Of the sites' own models: on the coordinator's test set, and, as the sites say, on their own samples."""
         measures = {}
         if got.local:

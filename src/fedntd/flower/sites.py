@@ -72,7 +72,7 @@ class Sites:
         while time.monotonic() < deadline:
             self.greet()
             known = {hello.number for _, hello in self.came} | self.hellos.keys()
-            if len(known) + len(self.turned_away) >= self.clients:
+            if len(known) + len(self.turned_away) >= self.clients and not self.asked:
                 return
             time.sleep(POLL)
 

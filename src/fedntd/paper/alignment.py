@@ -86,10 +86,11 @@ def preferences(results: Results, shown: list[tuple[str, str]]) -> Plot:
         ax.set_title(f"{method}, {partition}")
         ax.set_xticks([])
         bare(ax)
+    axes[-1][0].set_xlabel("neurons of the last hidden layer, in the order of what they prefer in the global model")
     with styled():
         keys = [Patch(color=colour, label=plain(name)) for colour, name in zip(CLASSES, classes, strict=False)]
         figure.legend(handles=keys, loc="outside lower center", ncols=5, fontsize=7, handlelength=1.2)
-    caption = "The class that each neuron of the last hidden layer prefers; neurons in the order of the global model's."
+    caption = "The class that each neuron prefers: in the global model, in the local models, and in their average."
     return Plot("alignment-preferences", figure, caption)
 
 

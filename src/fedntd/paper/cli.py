@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
@@ -22,10 +24,11 @@ from fedntd.federation import Diverged
 from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.ledger import distinct, find_runs, put, read_store, record
-from fedntd.paper.runner import Workshop, wanted
+from fedntd.paper.runner import Workshop, choose, describe, fitting, groups, wanted
 from fedntd.paper.tables import Table, aside
 from fedntd.record import read_json
 from fedntd.report.summary import duration, thing
+from fedntd.together import in_one_step
 
 LEDGER = Path("docs/results/ledger")
 
@@ -74,7 +77,8 @@ def list_items(
     ledger: Ledger = LEDGER,
     as_json: AsJson = False,
 ) -> None:
-    """List the items: how many runs each needs, how many are done, and about how long the others take here.
+    """List the items: how many runs each needs, how many are done, in how many groups the others are trained, and about
+    how long they take here.
 
     The time is that of one run after the other, from a measurement that is made once and kept in --out.
 
@@ -91,18 +95,22 @@ def list_items(
         missing = distinct(shop.missing(item, setting))
         seconds = sum(estimate(missing, shop.out))
         row = {"name": name, "title": item.title, "paper": item.paper, "runs": len(runs)}
-        rows.append({**row, "done": len(runs) - len(missing), "seconds": seconds})
+        rows.append({**row, "done": len(runs) - len(missing), "groups": len(groups(missing)), "seconds": seconds})
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     table = Grid("item", "what it shows", box=SIMPLE_HEAD)
-    for title in ("runs", "done", "time left"):
+    for title in ("runs", "done", "groups left", "time left"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         left = "–" if row["done"] == row["runs"] else duration(row["seconds"])
-        table.add_row(row["name"], row["title"], str(row["runs"] or "–"), str(row["done"] or "–"), left)
+        counts = (str(row[key] or "–") for key in ("runs", "done", "groups"))
+        table.add_row(row["name"], row["title"], *counts, left)
     stdout.print(table)
-    stdout.print("Items share runs, and runs of one shape are trained together on a GPU: all take less than the sum.")
+    stdout.print(
+        "Items share runs, and the runs of a group are trained in one step on a GPU, which is compiled once: all take "
+        "less than the sum."
+    )
 
 
 # --- making items -----------------------------------------------------------------------------------------------
@@ -116,10 +124,14 @@ def make(
     ledger: Path,
     no_train: bool,
 ) -> None:
-    require(not cells or len(names) == 1, "--cells is for a single item: fedntd paper ITEM --cells ...")
+    require(not cells or len(names) < len(ITEMS), "--cells is for items by name: fedntd paper make ITEM... --cells ...")
     items = [find(name) for name in names]
+    chosen = {item.name: [cell for cell in cells if fitting(item, cell)] for item in items}
+    for cell in cells:
+        if not any(cell in fit for fit in chosen.values()):
+            choose(items[0], [cell])  # says what there is
     shop = open_workshop(out, setting.small, ledger)
-    missing = distinct([config for item in items for config in shop.missing(item, setting, cells)])
+    missing = distinct([config for item in items for config in shop.missing(item, setting, chosen[item.name])])
     problems: dict[str, int] = {}
     if missing and not no_train:
         try:
@@ -140,9 +152,7 @@ def make(
         if len(items) == 1:
             for drawn in draw(results):
                 if isinstance(drawn, Table):
-                    wide = terminal_table(drawn)
-                    fits = Console(width=10_000).measure(wide).maximum <= stdout.width
-                    stdout.print(wide if fits else terminal_list(drawn))
+                    print_table(drawn)
     page = write_page(shop.out, setting.small)
     stdout.print(f"page: {escape(str(page.resolve()))}", soft_wrap=True)
     for problem, count in problems.items():
@@ -154,35 +164,58 @@ def make(
 def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
     """Train, telling how far it is; the errors that kept runs from being made, with how many."""
     problems: dict[str, int] = {}
-    rounds = sum(config.federation.rounds for config in configs)
+    rounds, began = sum(config.federation.rounds for config in configs), time.monotonic()
     ended = 0
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=None))
     columns += (TextColumn("{task.completed}/{task.total} rounds"), TimeRemainingColumn())
     with Progress(*columns, console=stderr, expand=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=rounds)
-        with closing(shop.train(configs)) as events:
-            for config, event in events:
-                ending = ""
-                if isinstance(event, Diverged):
-                    ending = f"failed: {event}"
-                elif isinstance(event, FedntdError):
-                    ending = f"not made: {event}"
-                    problems[str(event)] = problems.get(str(event), 0) + 1
-                else:
-                    bar.update(task, completed=bar.tasks[0].completed + 1)
-                    if event.round == config.federation.rounds:
-                        ending = f"accuracy {100 * event.accuracy:.2f} %, F {event.forgetting:.2f}"
-                if ending:
-                    ended += 1
-                    bar.update(task, description=f"{ended} of {len(configs)} runs")
-                    where = f"{thing(config.data.name)}, {config.partition.name}"
-                    what = f"{config.algorithm.name} on {where}, seed {config.seed}"
-                    stderr.print(f"[{ended} of {len(configs)}] {what}: {ending}", markup=False, soft_wrap=True)
+
+        def tell(line: str) -> None:
+            stderr.print(line, markup=False, soft_wrap=True)
+
+        every = groups(configs)
+        for number, group in enumerate(every, start=1):
+            if in_one_step(group[0]):
+                what = f"{group[0].algorithm.name} on {thing(group[0].data.name)}"
+                so_far = duration(time.monotonic() - began)
+                tell(f"group {number} of {len(every)}: {len(group)} runs of {what}, after {so_far}")
+            with closing(shop.train(group)) as events:
+                for config, event in events:
+                    ending = ""
+                    if isinstance(event, Diverged):
+                        ending = f"failed: {event}"
+                    elif isinstance(event, FedntdError):
+                        ending = f"not made: {event}"
+                        problems[str(event)] = problems.get(str(event), 0) + 1
+                    else:
+                        bar.update(task, completed=bar.tasks[0].completed + 1)
+                        if event.round == config.federation.rounds:
+                            ending = f"accuracy {100 * event.accuracy:.2f} %, F {event.forgetting:.2f}"
+                    if ending:
+                        ended += 1
+                        bar.update(task, description=f"{ended} of {len(configs)} runs")
+                        tell(f"[{ended} of {len(configs)}] {describe(config, configs)}: {ending}")
     return problems
 
 
+def print_table(table: Table) -> None:
+    """What is measured of it; as a list, if it is too wide."""
+    stdout.print(Text(table.title, style="bold"))
+    if table.is_open:
+        stdout.print("  nothing has been measured yet\n")
+        return
+    part = table.measured_part()
+    wide = terminal_table(part)
+    fits = Console(width=10_000).measure(wide).maximum <= stdout.width
+    stdout.print(wide if fits else terminal_list(part))
+    left_out = table.left_out_of(part)
+    if left_out:
+        stdout.print(Padding(Text(left_out, style="dim"), (0, 0, 1, 2)))
+
+
 def terminal_table(table: Table) -> Grid:
-    grid = Grid(box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold", leading=1)
+    grid = Grid(box=SIMPLE_HEAD, leading=1)
     grid.add_column(table.corner)
     for column in table.columns:
         grid.add_column(column, justify="right")
@@ -205,25 +238,22 @@ def terminal_table(table: Table) -> Grid:
 
 def terminal_list(table: Table) -> Grid:
     """A line for each cell, where the table would be too wide."""
-    grid = Grid(table.corner, "", box=SIMPLE_HEAD, title=table.title, title_justify="left", title_style="bold")
+    grid = Grid(box=SIMPLE_HEAD)
+    for heading in (table.corner, ""):
+        grid.add_column(heading, no_wrap=True, overflow="fold")
     for heading in ("measured", "paper", "difference"):
-        grid.add_column(heading, justify="right", no_wrap=True)
-    hidden = 0
+        grid.add_column(heading, justify="right")
     for row in table.rows:
         for column in table.columns:
             cell = table.cell(row, column)
             if isinstance(cell, str):
                 grid.add_row(row, column, cell, "", "")
                 continue
-            if not cell.done:
-                hidden += 1
-                continue
             style = "bold" if table.is_best(row, column) else ""
             parts = (table.measured(cell), table.beside(cell), table.arrow(row, column), table.notes(cell))
             measured = Text(" ".join(filter(None, parts)), style=style)
             grid.add_row(row, column, measured, table.printed(cell), table.difference(cell))
         grid.add_section()
-    grid.caption = f"{hidden} cells are open" if hidden else None
     return grid
 
 
@@ -247,6 +277,31 @@ def command(names: Sequence[str]) -> Callable[..., None]:
 for name in ITEMS:
     text = f"Make {name}: train what is missing, draw what is there."
     app.command(name, help=f"{text}\n\nExample: [b]fedntd paper {name} --small[/b]", hidden=True)(command([name]))
+
+
+@app.command("make")
+def make_several(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="ITEM...", help="Items by name; one without any of the --cells is made whole."),
+    ],
+    cells: Cells = None,
+    seeds: Seeds = None,
+    out: Out = None,
+    small: Small = False,
+    protocol: Protocol = "released",
+    settings: Settings = None,
+    ledger: Ledger = LEDGER,
+    no_train: NoTrain = False,
+) -> None:
+    """Make several items at once: on a GPU their runs of one shape are trained together, which saves compiling.
+
+    Example: [b]fedntd paper make mse fig-hyper --small[/b]
+    """
+    setting = Setting(small, seeds, protocol, tuple(settings or ()))
+    make(list(dict.fromkeys(names)), setting, cells or (), out, ledger, no_train)
+
+
 app.command("all", help="Make every item.\n\nExample: [b]fedntd paper all --small[/b]")(command(list(ITEMS)))
 
 

@@ -1,5 +1,7 @@
 """How long runs will take on this machine: counted passes of samples through the network, times a quick measurement."""
 
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -52,11 +54,14 @@ def speed_key(config: Config) -> str:
 
 
 def measure_pass(config: Config) -> float:
-    """Seconds of a forward pass of one sample, from a round of ten clients with fifty random images each."""
+    """Seconds of a forward pass of one sample, from a round of clients with fifty random images each: ten, or on a CPU
+    no more than it has cores."""
     shape, classes = sizes(config).shape, 10
+    clients = 10 if choose_device(config).type != "cpu" else min(10, os.cpu_count() or 1)
+    samples, test = 50 * clients, 10 * clients
     draw = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (500, *shape), dtype=torch.uint8, generator=draw)
-    dataset = from_tensors("random", (x, torch.arange(500) % classes), (x[:100], torch.arange(100) % classes))
+    x = torch.randint(0, 256, (samples, *shape), dtype=torch.uint8, generator=draw)
+    dataset = from_tensors("random", (x, torch.arange(samples) % classes), (x[:test], torch.arange(test) % classes))
     tiny = from_table(
         {
             "engine": config.engine,
@@ -65,12 +70,12 @@ def measure_pass(config: Config) -> float:
             "partition": {"name": "iid"},
             "model": {"name": config.model.name, **config.model.options},
             "algorithm": {"name": "fedavg"},
-            "federation": {"clients": 10, "ratio": 1.0, "local_epochs": 1, "rounds": 2},
+            "federation": {"clients": clients, "ratio": 1.0, "local_epochs": 1, "rounds": 2},
             "measure": {"local_every": 0},
         }
     )
     _, second = Federation(tiny, dataset)  # the first round warms up, and on a GPU compiles
-    return second.seconds / (500 * (1 + BACKWARD) + 100)
+    return second.seconds / (samples * (1 + BACKWARD) + test)
 
 
 def estimate(configs: Iterable[Config], out: Path) -> list[float]:
@@ -81,6 +86,7 @@ def estimate(configs: Iterable[Config], out: Path) -> list[float]:
     for config in configs:
         key = speed_key(config)
         if key not in speeds:
+            print(f"measuring: {key}", file=sys.stderr)
             speeds[key] = measure_pass(config)
             put(file, compact(speeds) + "\n")
         seconds.append(passes(config) * speeds[key])

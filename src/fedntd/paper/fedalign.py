@@ -1,7 +1,7 @@
 """Comparison to FedAlign in FedAlign's own setting: a ResNet-56, 16 clients a round of 16 or 64, 20 local epochs."""
 
 from fedntd.paper.item import Item, Plot, Results, Settings, shrink, table
-from fedntd.paper.plots import curves
+from fedntd.paper.plots import Panel, curves
 from fedntd.paper.published import FEDALIGN
 from fedntd.paper.tables import Table, accuracy_cells
 
@@ -10,7 +10,7 @@ ROWS = {f"{clients} clients, α={alpha}": (clients, alpha) for clients in (16, 6
 
 
 def small(settings: Settings) -> Settings:
-    """A step costs so much in this network that a rehearsal makes two of them in a round, at one client or two."""
+    """A step costs much in such a network: a rehearsal makes two of them in a round, at one client or two."""
     given = settings["federation"]
     few = {"ratio": 0.1 if given["ratio"] == 1 else 0.2, "rounds": 2, "local_epochs": 1, "batch_size": 50}
     reduced = shrink(settings)
@@ -31,11 +31,10 @@ def render(results: Results) -> list[Table | Plot]:
             compare="columns",
         )
     ]
-    for row, (clients, alpha) in ROWS.items():
-        lines = {method: runs for method in METHODS if (runs := results.finished(row, method))}
-        if lines:
-            figure = curves(lines, {"accuracy": row})
-            found.append(Plot(f"fedalign-{clients}-{alpha}", figure, f"Learning curves, {row}."))
+    lines = {row: {m: runs for m in METHODS if (runs := results.finished(row, m))} for row in ROWS}
+    drawn = [Panel(row, "accuracy", methods) for row, methods in lines.items() if methods]
+    if drawn:
+        found.append(Plot("fedalign-curves", curves(drawn), "Learning curves: accuracy of the global model."))
     return found
 
 

@@ -23,6 +23,8 @@ COLOURS = {
     "SCAFFOLD": GREEN,
     "MOON": GREY,
     "FedAlign": GREEN,
+    "KD": GREEN,
+    "NTD": RED,
 }
 METHODS = {"FedAvg": "fedavg", "FedNTD": "fedntd"}  # those that most figures compare
 # ten colours for ten classes, in which neighbours differ in brightness too

@@ -1,9 +1,10 @@
 """How consistent the global model's answers are from round to round."""
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
-from fedntd.paper.fig_common import BLUE, COLOURS, METHODS, MOTIVATION, RED, panels, rehearse, rounds_axis
+from fedntd.paper.fig_common import BLUE, COLOURS, GREEN, METHODS, MOTIVATION, PINK, RED, panels, rehearse, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.ledger import Result
 from fedntd.report.figures import bare, colour_bar
@@ -38,11 +39,13 @@ def forgetting(servers: dict[str, Result], results: Results) -> Plot:
     colour_bar(figure, "viridis", Normalize(0, 100), "test accuracy (%)", [first, second])
     for (name, result), colour in zip(servers.items(), (BLUE, RED), strict=True):
         values = np.array(result.history["similarity"], dtype=float)
-        similarity.plot(np.arange(1, len(values) + 1), values, color=colour, label=name, linewidth=1.1)
+        similarity.plot(
+            np.arange(1, len(values) + 1), values, color=colour, label=name.replace(" server", ""), linewidth=1.1
+        )
         rounds_axis(similarity, len(values))
     similarity.set(title="similarity to the round before", xlabel="round", ylabel="cosine", ylim=(None, 1.01))
-    similarity.legend(loc="best")
-    for name, colour in zip(DATASETS, (BLUE, RED), strict=True):
+    below(similarity)
+    for name, colour in zip(DATASETS, (GREEN, PINK), strict=True):
         runs = [results.finished(name, level) for level in LEVELS]
         x = [i for i, found in enumerate(runs) if found]
         means = [np.mean([result.forgetting for result in found]) for found in runs if found]
@@ -50,7 +53,7 @@ def forgetting(servers: dict[str, Result], results: Results) -> Plot:
     against.set_xticks(range(len(LEVELS)), [level.replace("α=", "") for level in LEVELS])
     against.set(title="forgetting", xlabel="IID, or α: more heterogeneous →", ylabel="$F$")
     against.set_ylim(bottom=0)
-    against.legend(loc="best")
+    below(against)
     caption = (
         "Class-wise test accuracy of the global model with IID and with heterogeneous clients; its cosine similarity "
         "to that of the round before; forgetting F at several levels of heterogeneity. FedAvg, a rate that does not "
@@ -61,10 +64,11 @@ def forgetting(servers: dict[str, Result], results: Results) -> Plot:
 
 def normalised(results: Results) -> Plot:
     """The appendix's version: each round's accuracies scaled to sum to 1, so that level colours mean even answers."""
-    figure, axes = panels(len(METHODS), len(SETUPS), 9.6, 3.9, sharey=True)
+    setups = [setup for setup in SETUPS if any(results.finished(method, setup) for method in METHODS)]
+    figure, axes = panels(len(METHODS), len(setups), 1.2 + 2.1 * max(len(setups), 2), 3.9, sharey=True)
     top = 0.3
     for row, method in zip(axes, METHODS, strict=True):
-        for ax, setup in zip(row, SETUPS, strict=True):
+        for ax, setup in zip(row, setups, strict=True):
             runs = results.finished(method, setup)
             if not runs:
                 ax.set_visible(False)
@@ -80,7 +84,12 @@ def normalised(results: Results) -> Plot:
     return Plot("fig-consistency-normalised", figure, "Class-wise test accuracy, each round scaled to sum to 1.")
 
 
-def heat_map(ax, values: np.ndarray, low: float, high: float) -> None:
+def below(ax: Axes) -> None:
+    """A legend where it can hide no line: beside the colour bar of the heat maps."""
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+
+
+def heat_map(ax: Axes, values: np.ndarray, low: float, high: float) -> None:
     """[round, class], rounds from left to right."""
     rounds, classes = values.shape
     extent = (0.5, rounds + 0.5, classes - 0.5, -0.5)
@@ -104,5 +113,5 @@ ITEM = Item(
     | {(name, setup): table(preset, method) for name, method in METHODS.items() for setup, preset in SETUPS.items()},
     render=render,
     seeds=1,
-    small=rehearse(5),
+    small=rehearse(4),
 )

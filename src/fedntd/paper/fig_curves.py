@@ -2,7 +2,7 @@
 
 from matplotlib.ticker import MaxNLocator
 
-from fedntd.paper.fig_common import COLOURS, METHODS, panels, rehearse, rounds_axis
+from fedntd.paper.fig_common import COLOURS, METHODS, panels, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.plots import mean_curve
 
@@ -53,5 +53,4 @@ ITEM = Item(
     },
     render=render,
     seeds=1,
-    small=rehearse(4),
 )

@@ -13,6 +13,7 @@ from fedntd.analysis.rounds import watch
 from fedntd.federation import Federation
 from fedntd.paper.fig_common import COLOURS, METHODS, few, key, panels, rehearse, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.plots import legend
 
 COLUMN = "s=2"
 RUNS = {(name, COLUMN): table("cifar10-s2", method) for name, method in METHODS.items()}
@@ -32,7 +33,7 @@ def render(results: Results) -> list[Plot]:
     found = {method: m for method in METHODS if (m := results.measured.get(key((method, COLUMN))))}
     if not found:
         return []
-    figure, axes = panels(1, 4, 10.4, 2.8)
+    figure, axes = panels(1, 4, 10.4, 3.0)
     for ax, (method, m) in zip(axes[0], found.items(), strict=False):
         w, p = np.array(m["weights"]), np.array(m["distributions"])  # [round, client]
         colours = np.tile(to_rgba(COLOURS[method]), (w.size, 1))
@@ -54,7 +55,7 @@ def render(results: Results) -> list[Plot]:
             ax.fill_between(rounds, mean - std, mean + std, color=COLOURS[method], alpha=0.15, linewidth=0)
             rounds_axis(ax, len(rounds))
         ax.set(title=title, xlabel="round")
-    axes[0][3].legend(loc="upper right")
+    legend(figure, axes[0][3])
     caption = (
         "One point a client and round, darker in later rounds, with Pearson's and Spearman's correlation; then both "
         "distances over the rounds, mean ± std over the clients of the round."
@@ -79,5 +80,5 @@ ITEM = Item(
     runs={},
     measure=measure,
     render=render,
-    small=rehearse(12, ratio=0.25),
+    small=rehearse(8, ratio=0.25),
 )

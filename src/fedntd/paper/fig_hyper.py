@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedntd.paper.fig_common import GREEN, RED, panels, rehearse
+from fedntd.paper.fig_common import GREEN, RED, panels
 from fedntd.paper.item import Item, Plot, Results, table
 
 TAUS, BETAS = (0.1, 0.5, 1.0, 2.0, 5.0), (0.1, 0.3, 0.5, 1.0, 2.0, 3.0)
@@ -12,9 +12,12 @@ NAMES = {"τ": "tau", "β": "beta"}
 
 
 def render(results: Results) -> list[Plot]:
-    if not any(results.finished(*cell) for cell in results):
-        return []
+    swept = [[v for v in values if results.finished(row, column(s, v))] for row in ROWS for s, values in SWEEPS.items()]
+    if max(map(len, swept)) < 2:
+        return []  # a line has two points
     figure, axes = panels(1, 4, 10.4, 2.8)
+    for left, right in ((0, 1), (2, 3)):
+        axes[0][right].sharey(axes[0][left])
     rule = results.setting.rule
     figures = {"accuracy": "test accuracy (%)", "forgetting": "forgetting $F$"}
     for ax, (measure, sweep) in zip(axes[0], ((m, s) for m in figures for s in SWEEPS), strict=True):
@@ -58,5 +61,4 @@ ITEM = Item(
     },
     render=render,
     seeds=1,
-    small=rehearse(3),
 )

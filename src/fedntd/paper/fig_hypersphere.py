@@ -84,6 +84,8 @@ def render(results: Results) -> list[Plot]:
             line.grid(False)
         axes[2 * i][0].set_ylabel(method, fontsize=9, fontweight="bold")
         axes[2 * i + 1][0].set_ylabel("density")
+    for ax in axes[-1]:
+        ax.set_xlabel("angle of the feature")
     with styled():
         from matplotlib.patches import Patch
 

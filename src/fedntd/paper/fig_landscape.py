@@ -79,7 +79,7 @@ def render(results: Results) -> list[Plot]:
 
 
 def small(settings: Settings) -> Settings:
-    """A ResNet-56 takes its time on a CPU."""
+    """One step each of a few clients is enough to look around."""
     reduced = rehearse(1, ratio=0.2)(settings)
     return {**reduced, "federation": {**reduced["federation"], "local_epochs": 1, "batch_size": 25}}
 

@@ -46,5 +46,5 @@ ITEM = Item(
     runs={CELL: table("cifar10-lda0.1", optimiser=MOTIVATION, measure={"local_every": 1})},
     render=render,
     seeds=1,
-    small=rehearse(12, ratio=0.25),
+    small=rehearse(8, ratio=0.25),
 )

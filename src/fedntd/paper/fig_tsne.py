@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedntd.analysis.features import features, tsne
@@ -26,23 +27,24 @@ CASES = {"homogeneous": ("iid", {}), "heterogeneous": ("sharding", {"s": 2})}
 def measure(results: Results) -> Mapping[str, Any]:
     """A global model that heterogeneous clients have made; its run folder must be at hand."""
     federation = reopen(folders(results)[CELL][0])
-    found = {case: local_features(federation, "fedavg", case) for case in CASES}
-    both = [*found["heterogeneous"], *local_features(federation, "fedntd", "heterogeneous")[1:]]
+    samples = min(SAMPLES, 60) if results.setting.small else SAMPLES
+    found = {case: local_features(federation, "fedavg", case, samples) for case in CASES}
+    both = [*found["heterogeneous"], *local_features(federation, "fedntd", "heterogeneous", samples)[1:]]
     return {
-        "labels": federation.engine.test_part.y[:SAMPLES].cpu().numpy(),
+        "labels": federation.engine.test_part.y[:samples].cpu().numpy(),
         "classes": list(federation.dataset.classes),
         **{case: rounded(tsne(sets)) for case, sets in found.items()},
         "both": rounded(tsne(both)),
     }
 
 
-def local_features(trained: Federation, method: str, case: str) -> list[np.ndarray]:
+def local_features(trained: Federation, method: str, case: str, samples: int) -> list[np.ndarray]:
     """Of the trained global model, then of the clients that it is sent to, after local training."""
     config = replace(trained.config, partition=Choice(*CASES[case]), algorithm=Choice(method))
     federation = start_from(config, trained.state.w, trained.state.round)
     inside = next_round(federation)
     models = [inside.w_g, *(inside.local(i) for i in range(min(LOCALS, len(inside.record.cohort))))]
-    return [features(federation.engine.model, w, federation.engine.test_part, SAMPLES) for w in models]
+    return [features(federation.engine.model, w, federation.engine.test_part, samples) for w in models]
 
 
 def rounded(points: Sequence[np.ndarray]) -> np.ndarray:
@@ -71,9 +73,8 @@ def render(results: Results) -> list[Plot]:
     scatter(second, both, class_colours(both, found["labels"]))
     first.set_title("by method")
     second.set_title("by class")
-    name_classes(
-        by_method, found["classes"], [("global", "black"), ("FedAvg", COLOURS["FedAvg"]), ("FedNTD", COLOURS["FedNTD"])]
-    )
+    dots(first, [("global", "black"), *((method, COLOURS[method]) for method in ("FedAvg", "FedNTD"))], columns=3)
+    name_classes(second, found["classes"])
     of = f"t-SNE of the features of {both.shape[1]} test samples in the global model and {locals_} local models"
     return [
         Plot("fig-tsne-class", by_class[0], f"{of}, coloured by class."),
@@ -105,22 +106,23 @@ def scatter(ax: Axes, points: np.ndarray, colours: list[list[Any]]) -> None:
     bare(ax)
 
 
-def name_classes(figure, classes: Sequence[str], more: Sequence[tuple[str, Any]] = ()) -> None:
-    dots(
-        figure,
-        [*more, *((plain(name), class_colour(c)) for c, name in enumerate(classes[:10]))],
-        columns=7 if more else 5,
-    )
+def name_classes(where: Figure | Axes, classes: Sequence[str]) -> None:
+    dots(where, [(plain(name), class_colour(c)) for c, name in enumerate(classes[:10])], columns=5)
 
 
-def dots(figure, keys: Sequence[tuple[str, Any]], columns: int) -> None:
+def dots(where: Figure | Axes, keys: Sequence[tuple[str, Any]], columns: int) -> None:
+    """A legend below the figure, or below one of its panels."""
     handles = [
         Line2D(
             [], [], linestyle="none", marker="*" if name == "global" else "o", markersize=5, color=colour, label=name
         )
         for name, colour in keys
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=7, handletextpad=0.1)
+    look: dict[str, Any] = {"handles": handles, "ncols": columns, "fontsize": 7, "handletextpad": 0.1}
+    if isinstance(where, Figure):
+        where.legend(loc="outside lower center", **look)
+    else:
+        where.legend(loc="upper center", bbox_to_anchor=(0.5, 0), columnspacing=1.0, **look)
 
 
 ITEM = Item(
@@ -133,5 +135,5 @@ ITEM = Item(
     measure=measure,
     render=render,
     seeds=1,
-    small=rehearse(8, ratio=0.5),
+    small=rehearse(4, ratio=0.5),
 )

@@ -100,17 +100,21 @@ def table(name: str, algorithm: str | Settings = "fedavg", **sections: Settings)
 
 
 def shrink(settings: Settings) -> Settings:
-    """The same on a few packaged images, with a fifth of the clients and of the epochs, for five rounds."""
+    """The same on a few packaged images, with a fifth of the clients and of the epochs, for three rounds."""
     given = settings.get("federation", {})
     clients = max(10, given.get("clients", 100) // 5)
     federation = {
         **given,
         "clients": clients,
-        "rounds": 5,
+        "rounds": 3,
         "local_epochs": ceil(given.get("local_epochs", 5) / 5),
         "batch_size": 10,
     }
-    small = {**settings, "data": {"name": "fedntd.paper.rehearsal:images"}, "federation": federation}
+    model = settings.get("model", {}).get("name", "")
+    images = "thumbnails" if model.startswith("resnet") else "images"
+    small = {**settings, "data": {"name": f"fedntd.paper.rehearsal:{images}"}, "federation": federation}
+    if model == "resnet56":
+        small["model"] = {"name": "fedntd.paper.rehearsal:short_resnet"}
     if settings.get("partition", {}).get("name") == "lda":
         small["partition"] = {**settings["partition"], "min_size": 2}
     return small

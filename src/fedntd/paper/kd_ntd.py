@@ -1,7 +1,7 @@
 """From distillation to not-true distillation: a mix of both losses, and what the server and the clients get of it."""
 
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.paper.plots import curves
+from fedntd.paper.plots import Panel, curves
 from fedntd.paper.published import KD_NTD
 from fedntd.paper.tables import Table, accuracy_cells
 
@@ -37,7 +37,7 @@ def render(results: Results) -> list[Table | Plot]:
     lines = {name: runs for name, _ in LINES if (runs := results.finished("Sharding s=2", name))}
     if not lines:
         return [*found]
-    figure = curves(lines, CURVES)
+    figure = curves([Panel(title, measure, lines) for measure, title in CURVES.items()])
     return [*found, Plot("kd-ntd-curves", figure, "Server and local models by distillation and not-true distillation.")]
 
 

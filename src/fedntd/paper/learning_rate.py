@@ -1,87 +1,206 @@
 """Which learning rate and rule of reporting do the printed figures come from? The paper says 0.1 and 0.01."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
+from fedntd.paper.fig_common import COLOURS, METHODS, panels
 from fedntd.paper.item import Cell, Item, Plot, Results, table
-from fedntd.paper.plots import legend
 from fedntd.paper.published import TABLE1_LDA, TABLE1_SHARDING, Published
 from fedntd.paper.table1 import PRESETS
-from fedntd.paper.tables import Figures, Table
-from fedntd.report.summary import HEADINGS, PALETTE
+from fedntd.paper.tables import Figures, Table, accuracy_cells
+from fedntd.report.summary import PALETTE
 
-RATES = (0.001, 0.002, 0.003, 0.005, 0.01)
+RATES = (0.001, 0.002, 0.003, 0.005, 0.01, 0.1)
 SETUPS = tuple(column for column in PRESETS if column.startswith("CIFAR-10 "))
-METHODS = {"FedAvg": "fedavg", "FedNTD": "fedntd"}
-RULES = ("final", "best", "last10", "ema")
+RULES = {"final": "last round", "best": "best round", "last10": "mean of the last 10", "ema": "moving average 0.6"}
+RULES |= {"forgetting": "F"}
+FAR = 25  # points from print: what is farther is not drawn
 PRINTED: Mapping[Cell, Published] = TABLE1_SHARDING | TABLE1_LDA
 
 
-def distances(results: Results) -> dict[tuple[str, float], list[float]]:
-    """For each rule (and F) and rate: how far, in points, every cell that is measured at all rates is from print."""
-    whole = [
-        (method, setup)
-        for method in METHODS
-        for setup in SETUPS
-        if all(results.finished(f"{method} lr={rate}", setup) for rate in RATES)
-    ]
-    found: dict[tuple[str, float], list[float]] = {
-        (rule, rate): [] for rule in (*RULES, "forgetting") for rate in RATES
-    }
-    for (rule, rate), gaps in found.items():
-        for method, setup in whole:
-            runs, printed = results.finished(f"{method} lr={rate}", setup), PRINTED[method, setup]
-            shares = [run.forgetting if rule == "forgetting" else run.accuracies[rule] for run in runs]
-            print_share = printed.second if rule == "forgetting" else (printed.value or 0) / 100
-            gaps.append(100 * abs(float(np.mean(shares)) - (print_share or 0)))
-    return found
+def row(method: str, rate: float) -> str:
+    return f"{method} lr={rate}"
 
 
-def render(results: Results) -> list[Table | Plot]:
-    found: list[Table | Plot] = []
+def figures(results: Results, method: str, rate: float, setup: str, rule: str) -> list[float]:
+    """Accuracy by a rule, or F, of each run, in points; 0 is the accuracy of a run that failed."""
+    runs = results[row(method, rate), setup]
+    if rule == "forgetting":
+        return [100 * run.forgetting for run in runs if run.status == "finished"]
+    return [100 * run.accuracies[rule] if run.status == "finished" else 0.0 for run in runs]
+
+
+# --- how well a rate fits ---------------------------------------------------------------------------------------
+
+
+class Fit(NamedTuple):
+    rates: list[float]  # that have been tried
+    cells: list[Cell]  # (method, set-up) that were measured at all of these rates: only they can be compared
+    distance: dict[tuple[str, float], dict[Cell, float]]  # by rule and rate: of each cell from print, in points
+
+    def mean(self, rule: str, rate: float, method: str = "") -> float:
+        gaps = [gap for (m, _), gap in self.distance[rule, rate].items() if method in ("", m)]
+        return float(np.mean(gaps)) if gaps else float("nan")
+
+    def closest(self, method: str = "") -> tuple[str, float]:
+        """The rule for accuracies and the rate with the smallest mean distance."""
+        tried = [(rule, rate) for rule in RULES if rule != "forgetting" for rate in self.rates]
+        return min(tried, key=lambda one: self.mean(*one, method))
+
+
+def fit(results: Results) -> Fit:
+    pairs = [(method, setup) for method in METHODS for setup in SETUPS]
+    rates = [rate for rate in RATES if any(results[row(m, rate), setup] for m, setup in pairs)]
+    cells = [(m, setup) for m, setup in pairs if rates and all(results[row(m, rate), setup] for rate in rates)]
+    distance: dict[tuple[str, float], dict[Cell, float]] = {}
     for rule in RULES:
-        cells = {
-            cell: Figures(
-                values=[100 * result.accuracies[rule] for result in results.finished(*cell)],
-                seconds=[result.forgetting for result in results.finished(*cell)],
-                failed=sum(result.status == "failed" for result in results[cell]),
-                wanted=ITEM.wanted_seeds(results.setting),
-                published=PRINTED[cell[0].split()[0], cell[1]],
-            )
-            for cell in results
-        }
-        caption = f"Accuracy in %, {HEADINGS[rule]}, and F beside Table 1's."
-        rows = [f"{method} lr={rate}" for method in METHODS for rate in RATES]
-        name, title = f"learning-rate-{rule}", f"CIFAR-10 by learning rate, reported as {HEADINGS[rule]}"
-        found.append(Table(name, title, caption, rows, SETUPS, cells, corner="method and rate", second="F", compare=""))
+        for rate in rates:
+            distance[rule, rate] = {}
+            for cell in cells:
+                method, setup = cell
+                ours, printed = figures(results, method, rate, setup, rule), PRINTED[cell]
+                target = 100 * (printed.second or 0) if rule == "forgetting" else printed.value
+                if ours and target is not None:
+                    distance[rule, rate][cell] = abs(float(np.mean(ours)) - target)
+    return Fit(rates, cells, distance)
 
-    distance = distances(results)
-    cells_told = max(map(len, distance.values()))
-    if not cells_told:
-        return found
-    table = {
-        (HEADINGS[rule], f"lr={rate}"): Figures(values=[float(np.mean(distance[rule, rate]))])
-        for rule in (*RULES, "forgetting")
-        for rate in RATES
-    }
-    caption = f"Mean distance from the printed accuracy and F over {cells_told} cells, in points; lower is closer."
-    columns, rows = [f"lr={rate}" for rate in RATES], [HEADINGS[rule] for rule in (*RULES, "forgetting")]
-    title = "Distance from the printed figures by learning rate and rule"
-    whole = Table(
-        "learning-rate", title, caption, rows, columns, table, "reported as", compare="columns", lower_is_better=True
+
+def finding(found: Fit) -> str:
+    """Which rate it is, in a sentence."""
+
+    def told(method: str = "") -> str:
+        rule, rate = found.closest(method)
+        return f"lr={rate}, {RULES[rule]}: {found.mean(rule, rate, method):.1f} points"
+
+    methods = [method for method in METHODS if any(method == m for m, _ in found.cells)]
+    alone = "; ".join(f"{method} alone: {told(method)}" for method in methods) if len(methods) > 1 else ""
+    return f"Closest over {len(found.cells)} cells: {told()}. {alone}{'.' if alone else ''}".strip()
+
+
+def told_cells(cells: list[Cell]) -> str:
+    """FedAvg on s=2, α=0.1; FedNTD on s=2."""
+    setups = {m: [setup.removeprefix("CIFAR-10 ") for method, setup in cells if method == m] for m in METHODS}
+    return "; ".join(f"{method} on {', '.join(names)}" for method, names in setups.items() if names)
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------
+
+
+def render(results: Results) -> Sequence[Table | Plot]:
+    found = fit(results)
+    comparable = found.cells and len(found.rates) > 1
+    rule = found.closest()[0] if comparable else results.setting.rule
+    shown: list[Table | Plot] = [accuracies(results, rule)]
+    if len(found.rates) > 1:
+        shown = [against_print(results, found.rates, rule), *shown]
+    return [distances(found), distance_curves(found), *shown] if comparable else shown
+
+
+def distances(found: Fit) -> Table:
+    cells: dict[Cell, Figures | str] = {}
+    for rule, words in RULES.items():
+        for rate in found.rates:
+            gap = found.mean(rule, rate)
+            cells[words, f"lr={rate}"] = Figures(values=[gap]) if np.isfinite(gap) else "failed"
+    caption = (
+        f"Mean distance between the mean over seeds and the printed figure, in points (of F: hundredths), over the "
+        f"{len(found.cells)} cells measured at every rate that was tried ({told_cells(found.cells)}). Lower is closer; "
+        f"a failed run counts as 0 %. {finding(found)}"
     )
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    ax = figure.subplots()
-    for rule, colour in zip((*RULES, "forgetting"), PALETTE, strict=False):
-        means = [np.mean(distance[rule, rate]) for rate in RATES]
-        ax.plot(RATES, means, marker="o", markersize=4, color=colour, label=HEADINGS[rule])
-    ax.set(xscale="log", xlabel="learning rate", ylabel="mean distance (points)", ylim=(0, None))
-    ax.set_xticks(RATES, [str(rate) for rate in RATES])
-    ax.minorticks_off()
-    legend(figure, ax)
-    return [whole, Plot("learning-rate-distance", figure, caption), *found]
+    title = "Distance from the printed figures by learning rate and rule of reporting"
+    columns = [f"lr={rate}" for rate in found.rates]
+    return Table(
+        "learning-rate", title, caption, list(RULES.values()), columns, cells, "reported as", compare="columns",
+        lower_is_better=True,
+    )  # fmt: skip
+
+
+def distance_curves(found: Fit) -> Plot:
+    figure, ((ax,),) = panels(1, 1, 5.6, 3.2)
+    for rule, colour in zip(RULES, PALETTE, strict=False):
+        means = [found.mean(rule, rate) for rate in found.rates]
+        dashes = (0, (2, 1.5)) if rule == "forgetting" else "solid"
+        ax.plot(range(len(means)), means, "o", linestyle=dashes, markersize=4, color=colour, label=RULES[rule])
+    rate_axis(ax, found.rates)
+    ax.set(ylabel="mean distance from print (points)", ylim=(0, min(FAR, ax.get_ylim()[1])))
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    caption = f"How far each rule of reporting is from print, by learning rate. {finding(found)}"
+    return Plot("learning-rate-distance", figure, caption)
+
+
+def against_print(results: Results, rates: list[float], rule: str) -> Plot:
+    """A panel for each set-up: what was measured at each rate, and a band where the paper's figure lies."""
+    setups = [s for s in SETUPS if any(results[row(m, rate), s] for m in METHODS for rate in rates)]
+    columns = min(4, len(setups))
+    lines = -(-len(setups) // columns)
+    figure, axes = panels(lines, columns, 0.8 + 2.3 * max(columns, 2), 0.8 + 2.1 * lines, sharey=True, sharex=True)
+    flat = [ax for line in axes for ax in line]
+    for ax in flat[len(setups) :]:
+        ax.set_visible(False)
+    for ax, setup in zip(flat, setups, strict=False):
+        for method in METHODS:
+            colour, printed = COLOURS[method], PRINTED[method, setup]
+            measured = {rate: figures(results, method, rate, setup, rule) for rate in rates}
+            measured = {rate: values for rate, values in measured.items() if values}
+            means = [float(np.mean(values)) for values in measured.values()]
+            spread = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in measured.values()]
+            at = [rates.index(rate) for rate in measured]
+            ax.errorbar(at, means, spread, fmt="o-", color=colour, markersize=4, capsize=2, linewidth=1.2)
+            failed = [i for i in at if any(run.status == "failed" for run in results[row(method, rates[i]), setup])]
+            if failed:  # an empty line that is not clipped would upset the layout
+                ax.plot(failed, [0] * len(failed), "X", color=colour, markersize=6, clip_on=False)
+            if printed.value is not None:
+                ax.axhline(printed.value, color=colour, linestyle=(0, (2, 1.5)), linewidth=1)
+                std = printed.std or 0
+                ax.axhspan(printed.value - std, printed.value + std, color=colour, alpha=0.15, linewidth=0)
+        rate_axis(ax, rates)
+        ax.set_title(setup)
+        ax.label_outer()
+    flat[0].set_ylim(bottom=0)
+    for line in axes:
+        line[0].set_ylabel("accuracy (%)")
+    looks: dict[str, Any] = {
+        "measured": {"marker": "o", "markersize": 4},
+        "printed": {"linestyle": (0, (2, 1.5))},
+    }
+    keys = [
+        Line2D([], [], color=COLOURS[method], label=f"{method}, {words}", **look)
+        for method in METHODS
+        for words, look in looks.items()
+    ]
+    figure.legend(handles=keys, loc="outside upper center", ncols=2 if columns < 3 else 4)
+    caption = (
+        f"Accuracy ({RULES[rule]}) by learning rate, beside what Table 1 prints (dashed; band: its standard "
+        "deviation). Where the dots meet their dashed line, the rate fits. ✕: a run failed."
+    )
+    return Plot("learning-rate", figure, caption)
+
+
+def rate_axis(ax: Axes, rates: list[float]) -> None:
+    """Rates at one distance from each other: on a logarithmic axis, 0.1 would be far from all that matters."""
+    ax.set_xlabel("learning rate")
+    ax.set_xticks(range(len(rates)), [f"{rate:g}".removeprefix("0") for rate in rates])
+
+
+def accuracies(results: Results, rule: str) -> Table:
+    printed = {
+        (row(method, rate), setup): PRINTED[method, setup] for method in METHODS for rate in RATES for setup in SETUPS
+    }
+    return Table(
+        name="learning-rate-accuracy",
+        title="CIFAR-10 by learning rate",
+        caption=f"Accuracy in % ({RULES[rule]}) and F, beside those of Table 1.",
+        corner="method and rate",
+        rows=[row(method, rate) for method in METHODS for rate in RATES],
+        columns=SETUPS,
+        cells=accuracy_cells(results, printed, rule=rule),
+        second="F",
+        compare="",
+    )
 
 
 ITEM = Item(
@@ -91,7 +210,7 @@ ITEM = Item(
     about="The paper gives an initial learning rate of 0.1 in one place and 0.01 in another. FedAvg and FedNTD at "
     "several rates and by several rules of reporting, and how far each is from Table 1.",
     runs={
-        (f"{method} lr={rate}", setup): table(PRESETS[setup], name, optimiser={"lr": rate})
+        (row(method, rate), setup): table(PRESETS[setup], name, optimiser={"lr": rate})
         for method, name in METHODS.items()
         for rate in RATES
         for setup in SETUPS

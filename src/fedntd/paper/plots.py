@@ -1,43 +1,65 @@
-"""Learning curves of several methods, one panel for each measure, as several items draw them."""
+"""Learning curves of several methods, as several items draw them."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedntd.paper.fig_common import COLOURS, panels, rounds_axis
 from fedntd.paper.ledger import Result
-from fedntd.report.summary import PALETTE
 
 
-def curves(lines: Mapping[str, Sequence[Result]], measures: Mapping[str, str]) -> Figure:
-    """One line a method, the mean over its runs; one panel a measure, whose title is given."""
-    figure = Figure(figsize=(2.6 * len(measures), 2.8), layout="constrained")
-    row: list[Axes] = list(figure.subplots(1, len(measures), squeeze=False)[0])
-    for ax, (measure, title) in zip(row, measures.items(), strict=True):
-        for (name, results), colour in zip(lines.items(), PALETTE, strict=False):
-            mean_curve(ax, results, measure, label=name, color=colour)
-        ax.set(title=title, xlabel="round")
-    row[0].set_ylabel("accuracy (%)")
-    legend(figure, row[0])
+class Panel(NamedTuple):
+    title: str
+    measure: str
+    lines: Mapping[str, Sequence[Result]]  # the runs of each method
+
+
+def curves(drawn: Sequence[Panel]) -> Figure:
+    """One line a method, the mean over its runs; up to three panels in a row, on one scale."""
+    columns = min(3, len(drawn))
+    rows = -(-len(drawn) // columns)
+    figure, axes = panels(rows, columns, 0.4 + 2.5 * max(columns, 2), 0.5 + 2.3 * rows, sharey=True)
+    flat = [ax for row in axes for ax in row]
+    for ax in flat[len(drawn) :]:
+        ax.set_visible(False)
+    for ax, panel in zip(flat, drawn, strict=False):
+        for name, runs in panel.lines.items():
+            mean_curve(ax, runs, panel.measure, label=name, color=COLOURS[name])
+            rounds_axis(ax, max(len(run.history["accuracy"]) for run in runs))
+        ax.set_title(panel.title)
+    for row in axes:
+        row[0].set_ylabel("accuracy (%)")
+    for ax in axes[-1]:
+        ax.set_xlabel("round")
+    legend(figure, *flat)
     return figure
 
 
-def mean_curve(ax: Axes, results: Sequence[Result], measure: str, scale: float = 100, **style: str) -> None:
-    """The mean over the runs in the rounds in which all have measured it; the band is one standard deviation."""
+def mean_curve(ax: Axes, results: Sequence[Result], measure: str, smooth: int = 1, **style: str) -> None:
+    """The mean over the runs in the rounds in which all have measured it, in %; the band is one standard deviation.
+
+    Where there are more than 50 rounds, `smooth` so many in a row are drawn as their mean, at the one in the middle.
+    """
     shortest = min(len(result.history.get(measure, [])) for result in results)
     values = np.array([result.history.get(measure, [])[:shortest] for result in results], dtype=float)  # None: NaN
     rounds = np.flatnonzero(np.isfinite(values).all(0)) if shortest else np.array([], int)
-    mean = scale * values[:, rounds].mean(0) if shortest else rounds
+    values = 100 * values[:, rounds] if shortest else np.empty((len(results), 0))
+    if smooth > 1 and len(rounds) > 50:
+        values = np.stack([np.convolve(one, np.full(smooth, 1 / smooth), mode="valid") for one in values])
+        rounds = rounds[smooth // 2 : smooth // 2 + values.shape[1]]
+    mean = values.mean(0)
     few = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
     ax.plot(rounds + 1, mean, **few, **style)  # pyright: ignore[reportArgumentType]
-    if len(results) > 1 and shortest:
-        std = scale * values[:, rounds].std(0, ddof=1)
+    if len(results) > 1:
+        std = values.std(0, ddof=1)
         ax.fill_between(rounds + 1, mean - std, mean + std, color=style.get("color"), alpha=0.16, linewidth=0)
 
 
-def legend(figure: Figure, ax: Axes) -> None:
+def legend(figure: Figure, *axes: Axes) -> None:
     """Above the panels, where it can hide nothing."""
-    handles, names = ax.get_legend_handles_labels()
-    if len(names) > 1:
-        figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 7))
+    named = {name: line for ax in axes for line, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if len(named) > 1:
+        figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), 7))

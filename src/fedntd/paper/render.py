@@ -74,7 +74,7 @@ def section_html(results: Results, parts: Sequence[str]) -> str:
     for (row, column), runs in results.items():
         failed = [run for run in runs if run.status == "failed"]
         if failed:
-            reasons.append(f"{row}, {column}: {len(failed)} of {len(runs)} runs failed: {failed[0].reason}")
+            reasons.append(escape(f"{row}, {column}: {len(failed)} of {len(runs)} runs failed: {failed[0].reason}"))
     return "\n".join(
         [
             f'<section id="{item.name}">',
@@ -82,7 +82,7 @@ def section_html(results: Results, parts: Sequence[str]) -> str:
             f'<p class="caption">{escape(" · ".join(filter(None, facts)))} · <code>fedntd paper {item.name}</code></p>',
             f'<p class="about">{escape(item.about)}</p>',
             *parts,
-            *(f'<p class="notice bad">{escape(reason)}</p>' for reason in reasons),
+            *([f'<p class="notice bad">{"<br>".join(reasons)}</p>'] if reasons else []),
             "</section>",
         ]
     )

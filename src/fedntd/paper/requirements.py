@@ -1,5 +1,7 @@
 """What each method asks for beyond FedAvg: found out from the definitions, beside the paper's table."""
 
+from functools import cache
+
 from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.requirements import requirements
 from fedntd.models.cnn import CNN
@@ -14,6 +16,7 @@ ALL = {**METHODS, "FedEnsemble": "feddf", "FedBE": "fedbe"}
 COLUMNS = ("no state", "no further communication", "no auxiliary data")
 
 
+@cache
 def does_without() -> dict[str, tuple[bool, bool, bool]]:
     """Of each method of the paper that is here, on its CIFAR-10 network: state, communication, auxiliary data."""
     w = Model(CNN((3, 32, 32), 10)).weights()

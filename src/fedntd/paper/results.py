@@ -1,25 +1,31 @@
-"""docs/results.md: what the ledger holds, its tables beside the published ones, and the verdicts on the claims."""
+"""docs/results.md: what the ledger holds, the verdicts on the paper's claims, and its tables beside the published."""
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedntd.config import identity
 from fedntd.paper.claims import CLAIMS, Evidence
-from fedntd.paper.item import RULES, Plot, Results, Setting
+from fedntd.paper.item import RULES, Item, Plot, Results, Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.ledger import Result, Store, put, read_results
 from fedntd.paper.render import draw, progress
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Table, to_markdown
 from fedntd.report.figures import save_figure
-from fedntd.report.summary import HEADINGS
 
 HEAD = """# Results on the real data
 
 What has been measured with this software, beside what the paper prints. The page is made by `fedntd paper page` from
 the files in [results/ledger](results/ledger), one a run; [paper.md](paper.md) says how to add to them.
+
+In a cell of a table, the paper's figure stands below ours, with ours minus the paper's. The best of what was measured
+is bold. What is open is left out, and named above the table.
 """
+WORDS = ("holds", "holds so far", "does not hold", "not measured yet")
+REPORTED = {"final": "the last round's", "ema": "the moving average (0.6) over the rounds"}
+Drawn = Mapping[str, tuple[Results, Sequence[Table | Plot]]]  # an item's results, and what is shown of them
 
 
 def write_results_page(ledger: Path, out: Path) -> Path:
@@ -37,63 +43,113 @@ def results_page(ledger: Path) -> tuple[str, dict[str, Plot]]:
     recorded = read_results(ledger)
     shop = Workshop(ledger, Store(recorded), ledger)
     parts, plots = [HEAD, what_there_is(recorded)], {}
-    for protocol in RULES:
+    either = [name for name in ITEMS if of_either_protocol(find(name))]
+    for protocol, rule in RULES.items():
         results = {name: shop.results(find(name), Setting(protocol=protocol)) for name in ITEMS}
-        if not any(any(of.values()) or of.measured for of in results.values()):
-            continue
-        text, drawn = protocol_part(protocol, results)
-        parts.append(text)
-        plots |= drawn
+        own = {name: of for name, of in results.items() if name not in either}
+        if any(any(of.values()) or of.measured for of in own.values()):
+            heading = [f"## Protocol `{protocol}`", "", f"An accuracy in a table is {REPORTED[rule]}.", ""]
+            text, shown = items_part(own, protocol)
+            parts.append("\n".join([*heading, *claims_part(Evidence(results.__getitem__, rule)), *text]))
+            plots |= shown
+    if recorded:
+        text, shown = items_part({name: shop.results(find(name), Setting()) for name in either})
+        parts.append("\n".join(["## Under either protocol", "", "Items whose learning rate is their own.", "", *text]))
+        plots |= shown
     return "\n".join(parts), plots
 
 
+def of_either_protocol(item: Item) -> bool:
+    """Whether its runs are the same under all protocols, and nothing is measured beyond them."""
+
+    def runs(protocol: str) -> set[str]:
+        return {identity(item.config(cell, 0, Setting(protocol=protocol))) for cell in item.runs}
+
+    return item.measure is None and len({frozenset(runs(protocol)) for protocol in RULES}) == 1
+
+
 def what_there_is(recorded: list[Result]) -> str:
+    if not recorded:
+        return "Nothing has been recorded yet.\n"
     devices = sorted({f"{r.environment['device']}, torch {r.environment['torch']}" for r in recorded})
     dates = sorted({r.environment["date"] for r in recorded})
     precisions = sorted({r.config.precision for r in recorded})
-    if not recorded:
-        return "Nothing has been recorded yet.\n"
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     hours = sum(r.seconds for r in recorded) / 3600
-    return (
-        f"{len(recorded)} runs, {hours:.1f} hours of training if made one by one; {when}; {' and '.join(devices)}; "
-        f"precision {', '.join(precisions)}.\n"
-    )
+    failed = sum(r.status == "failed" for r in recorded)
+    runs = f"{len(recorded)} runs" + (f", {failed} of which failed" if failed else "")
+    made_on = f"{' and '.join(devices)}; precision {', '.join(precisions)}"
+    return f"{runs}; {hours:.1f} hours of training; {when}; {made_on}.\n"
 
 
-def protocol_part(protocol: str, results: Mapping[str, Results]) -> tuple[str, dict[str, Plot]]:
-    rule = HEADINGS[RULES[protocol]]
-    evidence = Evidence(cache(lambda name: results[name]), RULES[protocol])
-    lines = [f"## Protocol `{protocol}`", "", f"Accuracies in tables are: {rule}.", "", "### The paper's claims", ""]
-    lines += ["| the paper says | where | our data | numbers |", "|---|---|---|---|"]
-    for claim in CLAIMS:
-        verdict = claim.check(evidence)
-        words = f"**{verdict.words}**" if verdict.holds is False else verdict.words
-        numbers = re.sub(r"(?<!\w)-(?=\d)", "−", verdict.numbers)
-        lines.append(f"| {claim.text} | {claim.where} | {words} | {numbers} |")
+# --- the claims -------------------------------------------------------------------------------------------------
 
-    lines += ["", "### How much is done", "", "| item | in the paper | runs |", "|---|---|---|"]
-    for name, of in results.items():
-        done, wanted = progress(of)
-        without = ("measured" if of.measured else "not measured yet") if of.item.measure else "needs none"
-        told = f"{done} of {wanted}" if wanted else without
-        lines.append(f"| `{name}`: {of.item.title} | {of.item.paper} | {told} |")
 
+def claims_part(of: Evidence) -> list[str]:
+    verdicts = {name: claim.verdict(of) for name, claim in CLAIMS.items()}
+    counted = Counter(verdict.words for verdict in verdicts.values())
+    told = ", ".join(f"{words}: {count}" for words in WORDS if (count := counted[words]))
+    lines = ["### The paper's claims", "", f"Of {len(CLAIMS)} claims: {told}.", ""]
+    lines += ["| the paper says | our data | numbers |", "|---|---|---|"]
+    for name, claim in CLAIMS.items():
+        verdict = verdicts[name]
+        if verdict.holds is not None:
+            words = ": ".join(filter(None, [f"**{verdict.words}**", verdict.tally]))
+            numbers = re.sub(r"(?<!\w)-(?=\d)", "−", verdict.numbers)
+            lines.append(f"| {claim.text} ({claim.where}) | {words} | {numbers} |")
+    waiting = [claim for name, claim in CLAIMS.items() if verdicts[name].holds is None]
+    if waiting:
+        lines += ["", "Not measured yet:", "", *(f"- {claim.text} ({claim.where})" for claim in waiting)]
+    return [*lines, ""]
+
+
+# --- tables and figures -----------------------------------------------------------------------------------------
+
+
+def items_part(results: Mapping[str, Results], ending: str = "") -> tuple[list[str], dict[str, Plot]]:
+    """What there is of each item, and how much of each is done; `ending` tells figures of two protocols apart."""
+    lines: list[str] = []
     plots: dict[str, Plot] = {}
-    for of in results.values():
-        shown = [thing for thing in draw(of) if isinstance(thing, Plot) or not thing.is_open]
-        if not shown:
+    seen: set[str] = set()
+    drawn: Drawn = {name: (of, draw(of)) for name, of in results.items()}
+    for of, things in drawn.values():
+        shown = [thing for thing in things if isinstance(thing, Plot) or not thing.is_open]
+        runs = {identity(run.config) for found in of.values() for run in found}
+        # a table that only repeats figures of the tables above is not shown
+        repeats = bool(runs) and runs <= seen and not any(isinstance(thing, Plot) for thing in shown)
+        seen |= runs
+        if not shown or repeats:
             continue
-        lines += ["", f"### {of.item.title}", "", f"{of.item.paper}. {of.item.about}"]
+        lines += [f"### {of.item.title}", "", f"{of.item.paper}. {of.item.about}", ""]
         for thing in shown:
             if isinstance(thing, Plot):
-                plots[f"{thing.name}-{protocol}"] = thing
-                lines += ["", f"![{thing.caption}](results/figures/{thing.name}-{protocol}.png)", "", thing.caption]
+                name = "-".join(filter(None, [thing.name, ending]))
+                plots[name] = thing
+                lines += [f"![{thing.caption}](results/figures/{name}.png)", "", thing.caption, ""]
             else:
-                lines += ["", *table_lines(thing)]
-    return "\n".join(lines) + "\n", plots
+                lines += [*table_lines(thing, of.item.title), ""]
+    return lines + progress_part(drawn), plots
 
 
-def table_lines(table: Table) -> list[str]:
-    done, cells = table.done
-    return [f"**{table.title}** ({done} of {cells} cells). {table.caption}", "", to_markdown(table).rstrip()]
+def table_lines(table: Table, above: str) -> list[str]:
+    part, (done, cells) = table.measured_part(), table.done
+    title = "" if table.title == above else f"**{table.title}.**"
+    counted = f"{done} of {cells} cells are measured." if cells else ""
+    told = " ".join(filter(None, [title, table.caption, counted, table.left_out_of(part)]))
+    return [told, "", to_markdown(part).rstrip()]
+
+
+# --- how much is done -------------------------------------------------------------------------------------------
+
+
+def progress_part(drawn: Drawn) -> list[str]:
+    lines = ["### How much is done", "", "| item | in the paper | runs | cells of its tables |", "|---|---|---|---|"]
+    for name, (of, things) in drawn.items():
+        done, wanted = progress(of)
+        told = [f"{done} of {wanted}"] if wanted else []
+        told += ["measured" if of.measured else "not measured yet"] if of.item.measure else []
+        counts = [thing.done for thing in things if isinstance(thing, Table)]
+        cells, every = (sum(count[i] for count in counts) for i in (0, 1))
+        shown = f"{cells} of {every}" if every else ""
+        lines.append(f"| `{name}`: {of.item.title} | {of.item.paper} | {', '.join(told) or 'needs none'} | {shown} |")
+    return [*lines, ""]

@@ -1,6 +1,6 @@
 """From an item to its page: what is missing is trained, what is not in the records is measured, all is drawn."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import Config, identity
+from fedntd.config import HOW, Config, flat, from_table, identity
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Store, compact, distinct, file_name, put
 from fedntd.record import Record, read_json
+from fedntd.report.summary import show, thing
 from fedntd.together import federate_together, shape
 
 
@@ -38,7 +39,7 @@ def choose(item: Item, names: Sequence[str]) -> list[Cell]:
         return list(item.runs)
     chosen: set[Cell] = set()
     for name in names:
-        fit = {cell for cell in item.runs if name in (*cell, "/".join(cell))}
+        fit = fitting(item, name)
         rows, columns = (list(dict.fromkeys(cell[i] for cell in item.runs)) for i in (0, 1))
         require(
             bool(fit),
@@ -46,6 +47,54 @@ def choose(item: Item, names: Sequence[str]) -> list[Cell]:
         )
         chosen |= fit
     return [cell for cell in item.runs if cell in chosen]
+
+
+def groups(configs: Iterable[Config]) -> list[list[Config]]:
+    """Runs that are trained in one step on a GPU, where each group is compiled once."""
+    alike: dict[str, list[Config]] = {}
+    for config in configs:
+        alike.setdefault(shape(config), []).append(config)
+    return list(alike.values())
+
+
+def describe(config: Config, among: Sequence[Config]) -> str:
+    """A run among those of a command: "fedntd beta=0.3 on cifar10, lda alpha=0.1, lr=0.003, seed 1".
+
+    Hyper-parameters are told where they are not the method's own defaults or its runs differ in them, other settings
+    where runs that would else look alike differ in them.
+    """
+
+    def differs(key: str, peers: Sequence[Mapping[str, Any]]) -> bool:
+        return len({repr(peer.get(key)) for peer in peers}) > 1
+
+    method, dealt = config.algorithm, config.partition
+    alike = [peer for peer in among if peer.algorithm.name == method.name]
+    usual = from_table({"algorithm": {"name": method.name}}).algorithm.options
+    tuned = {
+        key: value
+        for key, value in method.options.items()
+        if value != usual.get(key) or any(peer.algorithm.options.get(key) != value for peer in alike)
+    }
+    split = {k: v for k, v in dealt.options.items() if k != "min_size"}
+    beside = [flat(peer) for peer in alike if (peer.data.name, peer.partition) == (config.data.name, dealt)]
+    left_out = ("seed", "data.name", "measure.local_every", *HOW)
+    others = {
+        key.split(".")[-1] if key != "model.name" else "model": thing(value) if isinstance(value, str) else value
+        for key, value in flat(config).items()
+        if not key.startswith(("algorithm.", "partition.")) and key not in left_out and differs(key, beside)
+    }
+
+    def words(name: str, options: Mapping[str, Any]) -> str:
+        return " ".join([thing(name), *(f"{key}={show(value)}" for key, value in options.items())])
+
+    where = ", ".join(
+        [thing(config.data.name), words(dealt.name, split), *(f"{k}={show(v)}" for k, v in others.items())]
+    )
+    return f"{words(method.name, tuned)} on {where}, seed {config.seed}"
+
+
+def fitting(item: Item, name: str) -> set[Cell]:
+    return {cell for cell in item.runs if name in (*cell, "/".join(cell))}
 
 
 class Workshop:
@@ -57,24 +106,26 @@ class Workshop:
     # --- training ---
 
     def missing(self, item: Item, setting: Setting, cells: Sequence[str] = ()) -> list[Config]:
-        """An item's runs that are neither here nor in the ledger; to measure weights, a ledger is too little."""
+        """An item's runs that are neither here nor in the ledger; to measure weights, a ledger is too little.
+
+        A run of another precision will do, unless one is asked for.
+        """
         measured = set(self.read_measured(item, setting).get("of", []))
+        any_precision = not any(text.split("=")[0].strip() == "precision" for text in setting.settings)
         configs = []
         for run in wanted(item, setting, cells):
-            result = self.store.find(run.config)
+            result = self.store.find(run.config, any_precision)
             at_hand = result is not None and (result.folder is not None or result.status == "failed")
-            if result is None or (item.measure and not at_hand and identity(run.config) not in measured):
+            if result is None or (item.measure and not at_hand and identity(result.config) not in measured):
                 configs.append(run.config)
         return configs
 
     def train(self, configs: Sequence[Config]) -> Generator[tuple[Config, Record | FedntdError]]:
         """Train runs of one shape together, one shape after the other; what an earlier command began is resumed."""
-        groups: dict[Any, list[Config]] = {}
-        for config in distinct(configs):
-            groups.setdefault(shape(config), []).append(config)
-        for group in groups.values():
+        for group in groups(distinct(configs)):
             outs = [self.out / "runs" / file_name(config) for config in group]
-            with closing(federate_together(group, outs, resume=True)) as events:
+            # no item measures what clients keep, and of many runs it would fill the disk
+            with closing(federate_together(group, outs, resume=True, keep_clients=False)) as events:
                 for i, event in events:
                     yield group[i], event
 

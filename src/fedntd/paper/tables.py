@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -20,7 +20,7 @@ class Figures:
     values: Sequence[float] = ()
     seconds: Sequence[float] = ()  # the second figure, F
     failed: int = 0  # runs
-    wanted: int = 1  # runs
+    wanted: int = 1  # runs; 0: a cell of the paper that cannot be made here
     published: Published | None = None
 
     @property
@@ -65,13 +65,32 @@ class Table:
     @property
     def done(self) -> tuple[int, int]:
         """Cells with all of their runs, of how many."""
-        figures = [cell for cell in self.cells.values() if isinstance(cell, Figures)]
+        figures = [cell for cell in self.cells.values() if isinstance(cell, Figures) and cell.wanted]
         return sum(cell.done >= cell.wanted for cell in figures), len(figures)
 
     @property
     def is_open(self) -> bool:
         """Whether there is nothing to show."""
         return not any(isinstance(cell, str) or cell.done for cell in self.cells.values())
+
+    def measured_part(self) -> "Table":
+        """The rows and columns in which something is measured."""
+
+        def is_there(row: str, column: str) -> bool:
+            cell = self.cell(row, column)
+            return bool(cell.done if isinstance(cell, Figures) else cell)
+
+        rows = [row for row in self.rows if any(is_there(row, column) for column in self.columns)]
+        columns = [column for column in self.columns if any(is_there(row, column) for row in self.rows)]
+        return replace(self, rows=rows, columns=columns)
+
+    def left_out_of(self, part: "Table") -> str:
+        """What a part of the table does not show: "Open rows: FedCurv. Open columns: E=1, E=3."."""
+        told = []
+        for kind, every, shown in (("rows", self.rows, part.rows), ("columns", self.columns, part.columns)):
+            names = [name for name in every if name not in shown]
+            told += [f"Open {kind}: {', '.join(names)}."] if names else []
+        return " ".join(told)
 
     # --- the parts of a cell, as text ---
 
@@ -145,10 +164,14 @@ class Table:
 
 
 def accuracy_cells(
-    results: Results, published: Mapping[Cell, Published], cells: Sequence[Cell] | None = None
+    results: Results,
+    published: Mapping[Cell, Published],
+    cells: Sequence[Cell] | None = None,
+    rule: str = "",
 ) -> dict[Cell, Figures]:
-    """Accuracy in percent by the protocol's rule, with F, of all cells of an item or of some."""
-    wanted, rule = results.item.wanted_seeds(results.setting), results.setting.rule
+    """Accuracy in percent by a rule (the protocol's, unless told otherwise), with F, of all cells of an item or of
+    some."""
+    wanted, rule = results.item.wanted_seeds(results.setting), rule or results.setting.rule
     return {
         cell: Figures(
             values=[100 * result.accuracies[rule] for result in results.finished(*cell)],
@@ -218,12 +241,14 @@ def to_html(table: Table) -> str:
     return f"<div class='scroll'><table>{top}\n<tbody>\n{body}\n</tbody></table></div>"
 
 
+P_OUT = "\ue000"  # stands for p̃, which is two characters
 # fmt: off
 TEX = str.maketrans({
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "±": r"$\pm$", "−": "$-$", "–": "--", "→": r"$\to$", "×": r"$\times$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
     "α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "τ": r"$\tau$", "μ": r"$\mu$", "Λ": r"$\Lambda$",
+    "σ": r"$\sigma$", "ρ": r"$\rho$", "Σ": r"$\sum$", "…": r"\dots{}", P_OUT: r"$\tilde{p}$",
     "≥": r"$\ge$", "≤": r"$\le$", "‖": r"$\|$", "∞": r"$\infty$", "✓": r"$\checkmark$", "✗": r"$\times$",
 })
 # fmt: on
@@ -234,11 +259,11 @@ def tex(text: str) -> str:
     >>> tex("50% of α=0.1 & s_2")
     '50\\\\% of $\\\\alpha$=0.1 \\\\& s\\\\_2'
     """
-    return text.translate(TEX)
+    return text.replace("p\u0303", P_OUT).translate(TEX)
 
 
 def to_latex(table: Table) -> str:
-    """A table environment; needs the packages booktabs and amssymb."""
+    """A table environment; needs the packages booktabs, amssymb and graphicx."""
 
     def text(row: str, column: str) -> str:
         cell = table.cell(row, column)
@@ -253,18 +278,19 @@ def to_latex(table: Table) -> str:
         return rf"\shortstack{{{lines}}}" if below else first
 
     lines = [
-        "% needs \\usepackage{booktabs,amssymb}",
+        "% needs \\usepackage{booktabs,amssymb,graphicx}",
         r"\begin{table}",
         r"\centering\small",
         rf"\caption{{{tex(f'{table.title}. {table.caption}')}}}",
         rf"\label{{tab:{table.name}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",  # made smaller if it is too wide
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         r"\toprule",
         " & ".join([tex(table.corner), *(tex(column) for column in table.columns)]) + r" \\",
         r"\midrule",
         *(" & ".join([tex(row), *(text(row, column) for column in table.columns)]) + r" \\" for row in table.rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}}",
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"

@@ -138,19 +138,19 @@ def wandb(run: Run, out: Path) -> Opened:
 
 def mlflow(run: Run, out: Path) -> Opened:
     """To MLFLOW_TRACKING_URI, or a SQLite file in `out`: mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db."""
-    need("mlflow", "mlflow", "MLflow")
-    tracking = need("mlflow.tracking", "mlflow", "MLflow")
+    package = need("mlflow", "mlflow", "MLflow")
     out.mkdir(parents=True, exist_ok=True)
-    client = tracking.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db")
+    client = package.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db")
     found = client.get_experiment_by_name("fedntd")
     experiment = found.experiment_id if found else client.create_experiment("fedntd")
     key = client.create_run(experiment, run_name=run.name).info.run_id
-    for name, value in run.settings.items():
-        client.log_param(key, name, value)
+    entities = package.entities
+    client.log_batch(key, params=[entities.Param(name, str(value)) for name, value in run.settings.items()])
 
     def log(record: Record) -> None:
-        for name, value in measures(record).items():
-            client.log_metric(key, name, value, step=record.round)
+        now = round(1000 * time.time())
+        told = [entities.Metric(name, value, now, record.round) for name, value in measures(record).items()]
+        client.log_batch(key, told)  # all in one transaction: one by one takes ten times as long
 
     return log, lambda status: client.set_terminated(key, "FAILED" if status == "failed" else "FINISHED")
 

@@ -149,7 +149,7 @@ def local_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 
 def class_accuracy(runs: Sequence[Run]) -> Figure:
     """Figure 2a: one panel a run, on one colour scale."""
-    told = [(label, run) for label, run in zip(labels(runs), runs, strict=True) if run.records]
+    told = [(label, run) for label, run in zip(labels(runs), runs, strict=True) if run.rounds]
     columns = min(2, max(1, len(told)))
     height = sum(panel_height(len(told[i][1].classes)) + 0.3 for i in range(0, len(told), columns))
     with styled():
@@ -225,7 +225,7 @@ def whole_numbers() -> MaxNLocator:
 
 def all_rounds(ax: Axes, runs: Sequence[Run]) -> None:
     """The same rounds in every panel."""
-    ax.set_xlim(0.5, max(len(run.records) for run in runs) + 0.5)
+    ax.set_xlim(0.5, max(run.rounds for run in runs) + 0.5)
     ax.xaxis.set_major_locator(whole_numbers())
 
 
@@ -286,6 +286,11 @@ def heat_figure(made: HeatMap) -> Figure:
 def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
     """What each group cost and what came of it."""
     colours = {id(run): curve.colour for curve in drawn for run in curve.runs}
+
+    def filling(one: Group | Curve, colour: str) -> str:
+        """A method has its colour in all settings; only in the first of them is it filled."""
+        return colour if one.facet == groups[0].facet else "white"
+
     with styled():
         figure = Figure(figsize=(6.8, 3.2), layout="constrained")
         traffic, time = figure.subplots(1, 2, sharey=True)
@@ -296,12 +301,22 @@ def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
             for ax, x in ((traffic, sent), (time, minutes)):
                 colour = colours.get(id(g.finished[0]), GREY)
                 spread = 100 * (g.std("final") or 0)
-                ax.errorbar(x, 100 * g.means["final"], yerr=spread, fmt="o", color=colour, markersize=4, elinewidth=1)
+                ax.errorbar(
+                    *(x, 100 * g.means["final"], spread),
+                    fmt="o",
+                    color=colour,
+                    markersize=4,
+                    elinewidth=1,
+                    markerfacecolor=filling(g, colour),
+                )
         traffic.set(xlabel="GB sent in both directions", ylabel="final test accuracy (%)")
         time.set(xlabel="minutes a run")
         for ax in (traffic, time):
             ax.set_xlim(left=0)
-        handles = [Line2D([], [], color=c.colour, marker="o", linestyle="", label=plain(c.label)) for c in drawn]
+        handles = [
+            Line2D([], [], linestyle="", marker="o", color=c.colour, mfc=filling(c, c.colour), label=plain(c.label))
+            for c in drawn
+        ]
         widest = max((len(c.label) for c in drawn), default=0)
         figure.legend(handles=handles, loc="outside upper center", ncols=int(np.clip(90 // (widest + 6), 1, 5)))
     return figure
@@ -318,7 +333,7 @@ def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = ()) -> l
         figures["cost"] = lambda: cost_figure(groups, drawn)
     if len(groups) > len(best_groups(groups)) or len(runs) > 2 * MOST_CURVES:
         runs = [run for curve in drawn for run in curve.runs]
-    if any(run.records for run in runs):
+    if any(run.rounds for run in runs):
         figures |= {
             "learning-curves": lambda: learning_curves(runs, by),
             "forgetting": lambda: forgetting_curves(runs, by),

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,7 +18,7 @@ from fedntd.plan import cohort
 from fedntd.record import Run
 from fedntd.report import statistics, summary
 from fedntd.report.statistics import HeatMap
-from fedntd.report.summary import HEADINGS, Curve, Extra, Group, figure, outcomes, show, size, thing
+from fedntd.report.summary import HEADINGS, Best, Curve, Extra, Group, figure, outcomes, show, size, thing
 
 EXPLAINED = {
     "final": "accuracy on the test part after the last round",
@@ -64,11 +64,15 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
     def text(name: str) -> str:
         return (files("fedntd.report") / name).read_text(encoding="utf-8")
 
-    curves, groups, labels = summary.curves(runs, view.by), summary.group(runs, view.by), summary.labels(runs)
+    groups, labels = summary.group(runs, view.by), summary.labels(runs)
+    curves = summary.curves(runs, view.by, groups)
     partitions = summary.distinct_partitions(runs)
     many = len(runs) > MANY
     best = summary.best_shown(groups)
     extras = statistics.extras(runs, view.baseline, view.target)
+    headings = {
+        key: HEADINGS[key] for key in (("final", "last10", "forgetting") if extras else HEADINGS)
+    }  # room is scarce
     told = dict(zip((id(run) for run in runs), labels, strict=True))
     panels = [curve.runs[0] for curve in curves] if many else runs
     differing = summary.differing(runs)
@@ -87,11 +91,14 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         many=many,
         several=any(len(g.runs) > 1 for g in groups),
         by=view.by,
+        facets=unique(g.facet for g in groups if g.facet),
+        pivot=pivot(groups, best),
         cards=cards(summary.best_groups(groups)),
-        headings=HEADINGS,
+        headings=headings,
+        all_headings=HEADINGS,
         explained=EXPLAINED,
         extras=[extra.heading for extra in extras],
-        summary=[summary_row(g, best, extras) for g in groups],
+        summary=[summary_row(g, best, extras, headings) for g in groups],
         baseline=view.baseline,
         target=view.target,
         single=[summary_row(Group(label, [run]), {}) for label, run in zip(labels, runs, strict=True)],
@@ -185,20 +192,55 @@ def cell(text: str, sort: float | None, spread: str = "", best: bool = False) ->
     return {"text": text, "sort": "" if sort is None else sort, "spread": spread, "best": best}
 
 
-def summary_row(g: Group, best: Mapping[str, float], extras: Sequence[Extra] = ()) -> dict[str, Any]:
+def summary_row(
+    g: Group, best: Best, extras: Sequence[Extra] = (), headings: Iterable[str] = HEADINGS
+) -> dict[str, Any]:
     cells = []
-    for key in HEADINGS:
+    for key in headings:
         mean, std = g.mean(key), g.std(key)
         spread = "" if std is None else f"± {figure(key, std)}"
         cells.append(cell(figure(key, mean), mean, spread, summary.is_best(key, g, best)))
     counted = g.finished or g.runs
-    seconds = float(np.mean([summary.summarise(run).seconds for run in counted]))
-    cells += [cell(summary.progress(g), len(counted[0].records)), cell(summary.duration(seconds), seconds)]
+    seconds = sum(sum(run.columns["seconds"]) for run in counted) / len(counted)
+    cells += [cell(summary.progress(g), counted[0].rounds), cell(summary.duration(seconds), seconds)]
     for extra in extras:
         first, _, rest = extra.text(g).partition("\n")
         value = next((v for v in extra.values(g).values() if isinstance(v, float)), None)
         cells.append(cell(first, value, rest.replace("\n", " ")))
-    return {"label": g.label, "path": counted[0].path, "count": g.count, "cells": cells, "outcomes": outcomes(g)}
+    return {
+        "label": g.label,
+        "path": counted[0].path,
+        "count": g.count,
+        "cells": cells,
+        "outcomes": outcomes(g),
+        "facet": g.facet,
+    }
+
+
+def pivot(groups: Sequence[Group], best: Best) -> list[tuple[str, Path, list[dict[str, Any]]]]:
+    """Methods by the settings that they were run in: each method, a run of it and its cells, the best on top."""
+    found: dict[str, dict[str, Group]] = {}
+    facets = unique(g.facet for g in groups if g.facet)
+    for g in groups if facets else ():
+        of_method = found.setdefault(g.method, {})
+        if g.finished or g.facet not in of_method:
+            of_method[g.facet] = g
+
+    def entry(g: Group | None) -> dict[str, Any]:
+        if g is None or not g.finished:
+            return cell(", ".join(outcomes(g)) if g else "–", None)
+        mean, std = g.mean("final"), g.std("final")
+        spread = "" if std is None else f"± {figure('final', std)}"
+        return cell(figure("final", mean), mean, spread, summary.is_best("final", g, best))
+
+    def score(method: str) -> float:
+        return sum(g.mean("final") or 0.0 for g in found[method].values() if g.finished) / len(facets)
+
+    return [
+        (method, (first.finished or first.runs)[0].path, [entry(found[method].get(facet)) for facet in facets])
+        for method in sorted(found, key=score, reverse=True)
+        for first in [next(iter(found[method].values()))]
+    ]
 
 
 def cost_row(run: Run) -> list[dict[str, Any]]:
@@ -261,6 +303,8 @@ def curve_data(curve: Curve) -> dict[str, Any]:
         "label": curve.label,
         "colour": curve.colour,
         "dash": curve.dash,
+        "method": curve.method,
+        "facet": curve.facet,
         "status": curve.runs[0].status,
     }
     around = [f"global_{side}_{when}" for side in ("in", "out") for when in ("before", "after")]
@@ -283,6 +327,7 @@ def points(groups: Sequence[Group], curves: Sequence[Curve]) -> list[dict[str, A
         {
             "label": g.label,
             "colour": colours.get(id(g.finished[0]), "#8A8A8A"),
+            "hollow": g.facet != groups[0].facet,
             "accuracy": g.means["final"],
             "spread": g.std("final"),
             "minutes": g.means["seconds"] / 60,

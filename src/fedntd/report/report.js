@@ -72,6 +72,10 @@
         y: y.map((v) => k * v), spread: spread && spread.map((v) => k * v), ...more,
       };
     };
+    if (set.facet) {
+      const inside = data.curves.flatMap((c, i) => (c.facet === set.facet ? [i] : []));
+      return inside.map((i) => line(i, set.measure, { label: data.curves[i].status === "finished" ? data.curves[i].method : data.curves[i].label }));
+    }
     if (!set.side) return data.curves.map((_, i) => line(i, set.measure));
     const global = { css: "global", colour: "", status: "", spread: null };
     return [
@@ -111,13 +115,13 @@
     if (byRound) x1 = Math.max(x1, ...data.curves.map((c) => c.accuracy[0].at(-1) || 1));
     else x0 = 0;
     if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
-    const [low, high] = valueRange(all, set);
+    const [low, high] = valueRange(set.facet ? linesOf({ ...set, facet: "" }) : all, set); // one scale for all facets
     const yTicks = ticks(low, high, box.classList.contains("small") ? 4 : 5, { around: true });
     const [y0, y1] = [yTicks.at[0], yTicks.at.at(-1)];
 
     // Names at the ends of the lines, where there is room, spare the reader the way to the legend.
     const widest = Math.max(...all.map((line) => textWidth(line.label)));
-    const named = box.classList.contains("labelled") && box.clientWidth >= 640 && all.length > 1 && widest < 170;
+    const named = box.classList.contains("labelled") && box.clientWidth >= (set.facet ? 420 : 640) && all.length > 1 && widest < 170;
     const right = named ? widest + 18 : 12;
     const height = box.clientWidth < 560 ? 240 : box.classList.contains("large") ? 380 : 270;
     const left = Math.max(...yTicks.at.map((v) => textWidth(v.toFixed(yTicks.decimals)))) + 12;
@@ -242,6 +246,7 @@
       const [px, py] = [x(xs[i]), y(100 * p.accuracy)];
       if (p.spread) add(svg, "path", { class: "line", d: `M${px} ${y(lows[i])}V${y(highs[i])}`, stroke: p.colour, opacity: 0.4 });
       const dot = add(svg, "circle", { class: "dot", cx: px, cy: py, r: 5, fill: p.colour });
+      if (p.hollow) dot.style.cssText = `fill:var(--page);stroke:${p.colour};stroke-width:2`;
       dot.addEventListener("pointerenter", (event) => {
         const spread = p.spread ? ` ± ${(100 * p.spread).toFixed(2)}` : "";
         const rows = [
@@ -421,6 +426,10 @@
         body.prepend(...rows); // those without a value stay last, either way
       });
     });
+  }
+
+  for (const details of document.querySelectorAll("details")) {
+    details.addEventListener("toggle", () => { if (details.querySelector(".chart")) draw(); });
   }
 
   let drawnAt = 0;

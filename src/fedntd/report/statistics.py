@@ -101,11 +101,10 @@ class Reached:
 
 def to_target(run: Run, target: float) -> tuple[int, int] | None:
     """The first round with at least this accuracy, and the bytes sent until then; None if it never came to that."""
-    sent = 0
-    for record in run.records:
-        sent += record.bytes_down + record.bytes_up
-        if record.accuracy >= target:
-            return record.round, sent
+    columns = run.columns
+    for round, accuracy in enumerate(columns["accuracy"], start=1):
+        if accuracy >= target:
+            return round, int(sum(columns["bytes_down"][:round]) + sum(columns["bytes_up"][:round]))
     return None
 
 

@@ -1,10 +1,10 @@
 """The figures of runs, what the runs differ in, and the table that compares them."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ ASIDE = ("workers", "checkpoint_seconds", "device", "measure.local_every")  # th
 # Okabe and Ito's colours, which the colour-blind can tell apart, without those that are faint on white or on black
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
 DASHES = ("", "6 3", "2 2")
+METHOD = ("algorithm.", "server.", "robust.", "auxiliary.")  # settings that make a method; the rest is where it is run
+MOST_FACETS = 6
 
 
 # --- one run ----------------------------------------------------------------------------------------------------
@@ -45,18 +47,18 @@ class Summary:
 
 
 def summarise(run: Run) -> Summary:
-    records = run.records
-    accuracy = [record.accuracy for record in records]
+    columns = run.columns
+    accuracy = columns["accuracy"]
     return Summary(
-        final=accuracy[-1] if records else None,
-        best=max(accuracy) if records else None,
-        last10=float(np.mean(accuracy[-10:])) if records else None,
-        ema=moving_average(accuracy) if records else None,
-        forgetting=records[-1].forgetting if records else None,
-        rounds=len(records),
-        seconds=sum(record.seconds for record in records),
-        bytes_up=sum(record.bytes_up for record in records),
-        bytes_down=sum(record.bytes_down for record in records),
+        final=accuracy[-1] if accuracy else None,
+        best=max(accuracy) if accuracy else None,
+        last10=float(np.mean(accuracy[-10:])) if accuracy else None,
+        ema=moving_average(accuracy) if accuracy else None,
+        forgetting=columns["forgetting"][-1] if accuracy else None,
+        rounds=run.rounds,
+        seconds=sum(columns["seconds"]),
+        bytes_up=int(sum(columns["bytes_up"])),
+        bytes_down=int(sum(columns["bytes_down"])),
         status=run.status,
         reason=run.reason,
     )
@@ -94,6 +96,11 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def labels_without_seed(runs: Sequence[Run]) -> list[str]:
+    return [" ".join(filter(None, pair)) for pair in methods_and_rest(runs)]
+
+
+def methods_and_rest(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Of each run, as far as runs differ, its method and the other settings: ("fedntd beta=1", "sharding s=2")."""
     tables = [run.settings for run in runs]
     keys = [key for key in differing(runs) if key not in ("algorithm.name", "seed", *ASIDE)]
     keys.sort(key=lambda key: not key.startswith("algorithm."))
@@ -117,16 +124,14 @@ def labels_without_seed(runs: Sequence[Run]) -> list[str]:
             return "" if value in ("none", "") else f"{key.split('.')[0]}={thing(value)}"
         return thing(value) if ending == "name" else f"{ending if endings.count(ending) == 1 else key}={show(value)}"
 
-    return [
-        " ".join(
-            filter(
-                None,
-                [thing(table["algorithm.name"])]
-                + [part(key, end, table[key]) for key, end in zip(keys, endings, strict=True) if tells(key, table)],
-            )
-        )
-        for table in tables
-    ]
+    def both(table: dict[str, Any]) -> tuple[str, str]:
+        parts: tuple[list[str], list[str]] = [thing(table["algorithm.name"])], []
+        for key, end in zip(keys, endings, strict=True):
+            if tells(key, table):
+                parts[not key.startswith(METHOD)].append(part(key, end, table[key]))
+        return " ".join(filter(None, parts[0])), " ".join(parts[1])
+
+    return [both(table) for table in tables]
 
 
 def show(value: Any) -> str:
@@ -150,6 +155,9 @@ class Group:
 
     label: str
     runs: list[Run]
+    # where several methods were run in several settings: its method, and its settings (else empty)
+    method: str = ""
+    facet: str = ""
 
     @property
     def finished(self) -> list[Run]:
@@ -164,8 +172,9 @@ class Group:
         """Of each figure, one value a run that counts: those that finished; if none has, what there is of the others. A
         failed run never counts."""
         whole = self.finished or [run for run in self.runs if run.status != "failed"]
-        counted = [asdict(summarise(run)) for run in whole if run.records]
-        return {key: [s[key] for s in counted] for key in (*HEADINGS, "rounds", "seconds", "bytes_up", "bytes_down")}
+        counted = [summarise(run) for run in whole if run.rounds]
+        keys = (*HEADINGS, "rounds", "seconds", "bytes_up", "bytes_down")
+        return {key: [getattr(s, key) for s in counted] for key in keys}
 
     @property
     def count(self) -> str:
@@ -196,10 +205,22 @@ def group(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Group]:
         if again or run.status not in ("finished", "failed"):
             key = f"{key} {i}"
         groups.setdefault(key, []).append(i)
-    own, shared = labels(runs), labels_without_seed(runs)
+    own, pairs = labels(runs), methods_and_rest(runs)
+    shared = [" ".join(filter(None, pair)) for pair in pairs]
     alike = Counter(shared[members[0]] for members in groups.values())
     names = [shared[m[0]] if alike[shared[m[0]]] == 1 or len(m) > 1 else own[m[0]] for m in groups.values()]
-    return [Group(name, [runs[i] for i in m]) for name, m in zip(names, groups.values(), strict=True)]
+    made = [Group(name, [runs[i] for i in m]) for name, m in zip(names, groups.values(), strict=True)]
+    return faceted(made, [pairs[m[0]] for m in groups.values()])
+
+
+def faceted(groups: list[Group], pairs: list[tuple[str, str]]) -> list[Group]:
+    """Several methods in several settings: those of one setting stand together, to be compared with each other."""
+    methods, facets = (list(dict.fromkeys(column)) for column in zip(*pairs, strict=True))
+    is_list = len(set(pairs)) <= max(len(methods), len(facets))
+    if is_list or len(methods) < 2 or len(facets) < 2 or len(facets) > MOST_FACETS or "" in facets:
+        return groups
+    told = [replace(g, method=method, facet=facet) for g, (method, facet) in zip(groups, pairs, strict=True)]
+    return sorted(told, key=lambda g: facets.index(g.facet))
 
 
 def group_by(runs: Sequence[Run], by: Sequence[str]) -> list[Group]:
@@ -226,6 +247,8 @@ class Curve:
     runs: list[Run]
     colour: str
     dash: str  # as in SVG: lengths of line and gap
+    method: str = ""  # as in its group
+    facet: str = ""
 
     def values(self, name: str) -> tuple[list[int], np.ndarray, np.ndarray | None]:
         """The rounds in which `name` was measured in all runs; its mean there, and standard deviation if of several."""
@@ -238,18 +261,25 @@ class Curve:
 MOST_CURVES = 14  # more than that no chart can tell apart
 
 
-def curves(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Curve]:
-    """Of more groups than a chart can show, those with the best final accuracy."""
+def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] | None = None) -> list[Curve]:
+    """Of more groups than a chart can show, those with the best final accuracy. `groups`, if they are at hand."""
     told = dict(zip((id(run) for run in runs), labels(runs), strict=True))
-    lines: list[tuple[str, list[Run]]] = []
-    for g in best_groups(group(runs, by)):
+    lines: list[tuple[str, list[Run], Group]] = []
+    for g in best_groups(groups or group(runs, by)):
         if g.finished:
-            lines.append((g.label, g.finished))
+            lines.append((g.label, g.finished, g))
         if not (by and g.finished):
-            lines += [(told[id(run)], [run]) for run in g.runs if run.status != "finished"]
+            lines += [(told[id(run)], [run], g) for run in g.runs if run.status != "finished"]
     lines = lines[:MOST_CURVES]
-    styles = ((colour, dash) for dash in cycle(DASHES) for colour in PALETTE)
-    return [Curve(label, members, *style) for (label, members), style in zip(lines, styles, strict=False)]
+    methods = list(dict.fromkeys(g.method for *_, g in lines))
+    facets = list(dict.fromkeys(g.facet for *_, g in lines))
+    drawn = []
+    for i, (label, members, g) in enumerate(lines):
+        # one style after the other; or a colour for each method, and a dash for each of the settings that it was run in
+        colour, turn = (methods.index(g.method), facets.index(g.facet)) if g.facet else (i, i // len(PALETTE))
+        style = PALETTE[colour % len(PALETTE)], DASHES[turn % len(DASHES)]
+        drawn.append(Curve(label, members, *style, g.method, g.facet))
+    return drawn
 
 
 def best_groups(groups: Sequence[Group]) -> list[Group]:
@@ -260,7 +290,7 @@ def best_groups(groups: Sequence[Group]) -> list[Group]:
 
 
 def is_number(value: float | None) -> bool:
-    return value is not None and bool(np.isfinite(value))
+    return value is not None and math.isfinite(value)
 
 
 def partition_title(config: Config) -> str:
@@ -301,25 +331,29 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def best_shown(groups: Sequence[Group]) -> dict[str, float]:
-    """Of each figure the best value among groups with a finished run, as far as the digits shown tell."""
-    best = {}
-    for key in HEADINGS:
-        shown = [float(figure(key, g.mean(key))) for g in groups if g.finished and g.values[key]]
-        if len(shown) > 1:
-            best[key] = (min if key == "forgetting" else max)(shown)
-    return best
+Best = Mapping[tuple[str, str], float]  # by facet and figure
 
 
-def is_best(key: str, one: Group, best: Mapping[str, float]) -> bool:
+def best_shown(groups: Sequence[Group]) -> Best:
+    """Of each figure the best value among groups with a finished run, as far as the digits shown tell; where several
+    methods were run in several settings, the best of each setting."""
+    shown: dict[tuple[str, str], list[float]] = {}
+    for g in groups:
+        for key in HEADINGS:
+            if g.finished and g.values[key]:
+                shown.setdefault((g.facet, key), []).append(float(figure(key, g.mean(key))))
+    return {at: (min if at[1] == "forgetting" else max)(values) for at, values in shown.items() if len(values) > 1}
+
+
+def is_best(key: str, one: Group, best: Best) -> bool:
     mean = one.mean(key) if one.finished else None
-    return mean is not None and key in best and float(figure(key, mean)) == best[key]
+    return mean is not None and float(figure(key, mean)) == best.get((one.facet, key))
 
 
 def outcomes(one: Group) -> list[str]:
     """What is to be said of runs that did not finish: "failed (round 7)", "interrupted", "3 × failed (round 1)"."""
     told = Counter(
-        f"failed (round {len(run.records) + 1})" if run.status == "failed" else run.status
+        f"failed (round {run.rounds + 1})" if run.status == "failed" else run.status
         for run in one.runs
         if run.status != "finished"
     )
@@ -328,16 +362,18 @@ def outcomes(one: Group) -> list[str]:
 
 def progress(one: Group) -> str:
     """Rounds done, of how many if they are fewer."""
-    done, planned = max(len(run.records) for run in one.runs), one.runs[0].config.federation.rounds
+    done, planned = max(run.rounds for run in one.runs), one.runs[0].config.federation.rounds
     return str(done) if done == planned else f"{done}/{planned}"
 
 
 def reasons(runs: Sequence[Run]) -> list[str]:
     """Why runs failed; those that failed for one reason are told in one sentence."""
     failed: dict[tuple[int, str], list[str]] = {}
+    if all(run.status != "failed" for run in runs):
+        return []
     for label, run in zip(labels(runs), runs, strict=True):
         if run.status == "failed":
-            failed.setdefault((len(run.records) + 1, run.reason or "no reason was recorded"), []).append(label)
+            failed.setdefault((run.rounds + 1, run.reason or "no reason was recorded"), []).append(label)
 
     def all_of(names: list[str]) -> str:
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -370,7 +406,9 @@ def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
         table.add_column(heading, justify="right", no_wrap=True)
     for extra in extras:
         table.add_column(extra.heading, justify="right", no_wrap=True)
-    for g in groups:
+    for g, before in zip(groups, [None, *groups], strict=False):
+        if before and before.facet != g.facet:
+            table.add_section()
         told = [Text(text, style="red" if "failed" in text else "yellow") for text in outcomes(g)]
         cells = [Text(g.count)] if several else []
         for key in shown:

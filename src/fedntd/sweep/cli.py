@@ -12,6 +12,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
+from fedntd.config import make_algorithm
+from fedntd.data.auxiliary import unlabelled
 from fedntd.data.cli import AsJson, Settings
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.federation import choose_device, load_dataset
@@ -112,8 +114,12 @@ def check(planned: Sequence[Job]) -> None:
     """What would fail every run is said before anything is written: a device that is not there, data that is not."""
     for config in {(job.config.device, job.config.precision): job.config for job in planned}.values():
         choose_device(config)
-    for config in {job.config.data: job.config for job in planned if job.status != "finished"}.values():
+    todo = [job.config for job in planned if job.status != "finished"]
+    for config in {config.data: config for config in todo}.values():
         load_dataset(config)
+    learning_servers = [config for config in todo if make_algorithm(config).auxiliary_data]
+    for config in {(config.data, config.auxiliary): config for config in learning_servers}.values():
+        unlabelled(config, load_dataset(config).train.x)
 
 
 def begin(out: Path, file: Path) -> None:

@@ -51,7 +51,8 @@ def measure(group: Sequence[Job]) -> tuple[float, float, int]:
     On a GPU all runs of the group are tried, since together they are faster than one by one; on a CPU one of them."""
     device = choose_device(group[0].config)
     on_gpu = device.type == "cuda"
-    tried = [replace(job.config, federation=replace(job.config.federation, rounds=ROUNDS)) for job in group]
+    rounds = min(ROUNDS, group[0].config.federation.rounds)
+    tried = [replace(job.config, federation=replace(job.config.federation, rounds=rounds)) for job in group]
     tried = tried if on_gpu else tried[:1]
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)

@@ -26,7 +26,7 @@ import torch
 
 from fedntd.config import from_table, to_table
 from fedntd.errors import FedntdError
-from fedntd.record import RunFolder
+from fedntd.record import Record, RunFolder
 from fedntd.sweep.plan import Job, status
 from fedntd.together import federate_together
 
@@ -47,19 +47,17 @@ def train_group(group: Group) -> Generator[Event]:
         for i, got in together:
             if isinstance(got, FedntdError):
                 failed[i] = str(got)
-                yield {"run": group[i].name, "failed": str(got)}
-            else:
-                yield {
-                    "run": group[i].name,
-                    "round": got.round,
-                    "accuracy": got.accuracy,
-                    "forgetting": got.forgetting,
-                    "seconds": got.seconds,
-                }
+            yield event_of(group[i].name, got)
     finally:
         together.close()  # saves the state of runs that are under way, and lets go of the folders
         for i, reason in failed.items():
             failure(group[i], reason)
+
+
+def event_of(run: str, got: Record | FedntdError) -> Event:
+    if isinstance(got, FedntdError):
+        return {"run": run, "failed": str(got)}
+    return {"run": run, **{name: getattr(got, name) for name in ("round", "accuracy", "forgetting", "seconds")}}
 
 
 def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event]:

@@ -30,7 +30,7 @@ from rich.markup import escape
 from fedntd.config import Config, from_table
 from fedntd.errors import did_you_mean, require, require_one_of
 from fedntd.federation import choose_device, load_dataset
-from fedntd.record import RunFolder, read_records, read_run
+from fedntd.record import RunFolder, read_columns, read_run
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS, figure, show, summarise
 from fedntd.sweep.execute import Event, train_group, until_settled
@@ -147,10 +147,8 @@ class Trial:
 
     def accuracy(self, round: int) -> float | None:
         """After this round, the mean over the seeds; None while some have not come to it."""
-        records = [read_records(job.folder / "records.jsonl") for job in self.jobs]
-        return (
-            float(np.mean([r[round - 1].accuracy for r in records])) if all(len(r) >= round for r in records) else None
-        )
+        curves = [read_columns(job.folder / "records.jsonl")["accuracy"] for job in self.jobs]
+        return float(np.mean([c[round - 1] for c in curves])) if all(len(c) >= round for c in curves) else None
 
     def value(self, measure: str) -> float:
         return float(np.mean([getattr(summarise(read_run(job.folder)), measure) for job in self.jobs]))

@@ -111,7 +111,7 @@ def last_figures(file: Path) -> tuple[float | None, float | None]:
 def follow(events: Iterator[Event], board: Board, console: Console) -> None:
     """Take all events in; show them as they come."""
     if console.is_terminal:
-        with Live(console=console, get_renderable=lambda: live_table(board, console), refresh_per_second=4):
+        with live(board, console):
             for event in events:
                 board.take(event)
             board.settle()
@@ -128,6 +128,10 @@ def follow(events: Iterator[Event], board: Board, console: Console) -> None:
             say(board.headline())
             said = time.monotonic()
     board.settle()
+
+
+def live(board: Board, console: Console) -> Live:
+    return Live(console=console, get_renderable=lambda: live_table(board, console), refresh_per_second=4)
 
 
 def say(text: str) -> None:
@@ -164,7 +168,10 @@ def live_table(board: Board, console: Console) -> Group:
         table.add_row(Text(f"and {len(rows) - len(shown)} more", style="dim"))
     done = sum(row.round for row in rows)
     total = sum(row.rounds for row in rows)
-    return Group(table, ProgressBar(total, done), Text(board.headline(), style="bold"))
+    below = Table.grid(expand=True)  # a bar by itself would not end its line
+    below.add_row(ProgressBar(total, done))
+    below.add_row(Text(board.headline(), style="bold"))
+    return Group(table, below)
 
 
 # --- before and after -------------------------------------------------------------------------------------------
