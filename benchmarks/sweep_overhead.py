@@ -4,7 +4,8 @@
 
 Both train the same runs of the demo into run folders, in one process: each by `federate`, and all of them planned,
 grouped, trained and shown as a sweep does it. Passes alternate, so that a machine that gets slower meanwhile does not
-favour one of them; the overhead is that of the medians. The sweep's planning (its file, configs, groups) is counted in.
+favour one of them; the overhead is that of the medians, in seconds and in seconds of the processors, which depend
+less on what else runs. The sweep's planning (its file, configs, groups) is counted in.
 """
 
 import argparse
@@ -14,8 +15,10 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing, redirect_stderr
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -36,23 +39,29 @@ algorithm.name = ["fedavg", "fedntd"]
 """
 
 
-def one_by_one(file: Path, out: Path) -> float:
-    configs = [(run.name, run.config) for run in read_sweep(file).runs]
-    started = time.perf_counter()
-    for name, config in configs:
-        for _ in federate(config, out=out / name):
+def one_by_one(file: Path, out: Path) -> None:
+    for run in read_sweep(file).runs:
+        for _ in federate(run.config, out=out / run.name):
             pass
-    return time.perf_counter() - started
 
 
-def as_a_sweep(file: Path, out: Path) -> float:
-    started = time.perf_counter()
+def as_a_sweep(file: Path, out: Path) -> None:
     planned = jobs(read_sweep(file).runs, out)
     board = show.Board.of(planned)
     with closing(execute.here(groups(planned, 8))) as events, redirect_stderr(io.StringIO()):
         show.follow(events, board, Console(file=io.StringIO()))
     assert board.count("finished") == len(planned)
-    return time.perf_counter() - started
+
+
+class Seconds(NamedTuple):
+    wall: float
+    processors: float
+
+
+def timed(way: Callable[[Path, Path], None], file: Path, out: Path) -> Seconds:
+    started = time.perf_counter(), time.process_time()
+    way(file, out)
+    return Seconds(time.perf_counter() - started[0], time.process_time() - started[1])
 
 
 def main() -> None:
@@ -65,19 +74,20 @@ def main() -> None:
         file = Path(folder) / "sweep.toml"
         seeds = ", ".join(map(str, range(-(-arguments.runs // 2))))
         file.write_text(SWEEP.format(seeds=seeds, rounds=arguments.rounds))
-        alone, swept = [], []
+        alone: list[Seconds] = []
+        swept: list[Seconds] = []
         for i in range(arguments.passes):
             pair = [(one_by_one, alone), (as_a_sweep, swept)]
             for way, times in pair if i % 2 == 0 else reversed(pair):
-                times.append(way(file, Path(folder) / f"{way.__name__}-{i}"))
-                print(f"{way.__name__}: {times[-1]:.2f} s", flush=True)
-    before, after = statistics.median(alone), statistics.median(swept)
+                times.append(timed(way, file, Path(folder) / f"{way.__name__}-{i}"))
+                print(f"{way.__name__}: {times[-1].wall:.2f} s, processors {times[-1].processors:.2f} s", flush=True)
+    before, after = (Seconds(*map(statistics.median, zip(*times, strict=True))) for times in (alone, swept))
     result = {
         "runs": arguments.runs,
         "rounds": arguments.rounds,
-        "one_by_one_seconds": before,
-        "sweep_seconds": after,
-        "overhead_percent": 100 * (after / before - 1),
+        "one_by_one_seconds": before._asdict(),
+        "sweep_seconds": after._asdict(),
+        "overhead_percent": {k: 100 * (v / before._asdict()[k] - 1) for k, v in after._asdict().items()},
         "torch": torch.__version__,
         "machine": f"{platform.processor() or platform.machine()}, {platform.platform()}",
     }

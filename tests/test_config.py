@@ -31,6 +31,7 @@ from fedntd.presets import TABLE1, preset, released_values
         ({"engine": "sequentiell"}, "engine = 'sequentiell' is not known; did you mean 'sequential'"),
         ({"precision": "bf61"}, "precision = 'bf61' is not known; did you mean 'bf16'"),
         ({"algorithm": {"name": "fedntt"}}, "algorithm.name = 'fedntt' is not known; did you mean 'fedntd'"),
+        ({"algorithm": {"name": "moon-relesed"}}, "'moon-relesed' is not known; did you mean 'moon-released'"),
         (
             {"algorithm": {"name": "fedntd", "betta": 1}},
             "algorithm.betta is not a setting of algorithm 'fedntd'; did you mean 'beta'",

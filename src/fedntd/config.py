@@ -19,6 +19,7 @@ from typing import Any, get_args, get_type_hints
 
 from fedntd.algorithms import ALGORITHMS, SERVER_RULES, FedAvg
 from fedntd.algorithms.composed import Composed
+from fedntd.algorithms.released import NAMES as RELEASED_NAMES
 from fedntd.algorithms.released import released_values, without_suffix
 from fedntd.algorithms.robust import ROBUST
 from fedntd.data.datasets import DATASETS
@@ -187,8 +188,9 @@ def target(section: str, name: str) -> Callable[..., Any]:
         return partial(not_given_again, section, name)
     module, colon, attribute = name.partition(":")
     if not colon:
+        valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
         raise FedntdError(
-            f"{section}.name = '{name}' is not known; {did_you_mean(name, registry)}; "
+            f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
             f"your own is given as 'package.module:Name'"
         )
     try:

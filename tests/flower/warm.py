@@ -74,7 +74,7 @@ if __name__ == "__main__":
     gc.freeze()  # the collector would copy into each fork what all of them share
     call = wait_for_calls(Path(sys.argv[1]))
     take_the_place_of(call)
-    with suppress(SystemExit):
+    with suppress(SystemExit):  # Flower does not ask how the command ended, only for its answer
         flwr_clientapp()
     sys.stdout.flush()
     sys.stderr.flush()

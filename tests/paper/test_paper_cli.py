@@ -69,6 +69,20 @@ def test_made_listed_recorded_and_drawn_from_the_ledger(
         assert Path("elsewhere/table1", name).read_text() == Path("out/table1", name).read_text()
 
 
+def test_an_item_that_trains_nothing_is_recorded_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert fedntd(monkeypatch, "paper", "prop3", "--out", "out") == 0
+    assert fedntd(monkeypatch, "paper", "record", "out", "--ledger", "book") == 0
+    assert "0 runs and 1 measurements recorded in book" in capsys.readouterr().out
+    assert (
+        Path("book/measured/prop3.released.json").read_bytes() == Path("out/measured/prop3.released.json").read_bytes()
+    )
+    Path("empty").mkdir()
+    assert fedntd(monkeypatch, "paper", "record", "empty", "--ledger", "book") == 2
+    assert "empty has no run folders in it" in capsys.readouterr().err
+
+
 def test_what_is_trained_in_one_group():
     """Runs that differ in numbers alone, whatever their seeds and partitions."""
 

@@ -15,6 +15,8 @@ RELEASED: dict[str, dict[str, Any]] = {
     "fedavgm": {"beta": 0.7},
     "feddyn": {"alpha": 0.1, "uniform": True},
 }
+# those that differ by their settings alone
+NAMES = [f"{method}-released" for method, values in RELEASED.items() if "name" not in values]
 
 
 def released_values(algorithm: str) -> dict[str, Any]:
@@ -32,5 +34,4 @@ def without_suffix(name: str) -> str | None:
     >>> without_suffix("moon-released"), without_suffix("moon"), without_suffix("fednova-released")
     ('moon', None, None)
     """
-    method = name.removesuffix("-released")
-    return method if method != name and method in RELEASED and "name" not in RELEASED[method] else None
+    return name.removesuffix("-released") if name in NAMES else None

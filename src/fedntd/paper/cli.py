@@ -77,10 +77,10 @@ def list_items(
     ledger: Ledger = LEDGER,
     as_json: AsJson = False,
 ) -> None:
-    """List the items: how many runs each needs, how many are done, in how many groups the others are trained, and about
-    how long they take here.
+    """List the items: their runs, how many are done, and about how long the others take here.
 
-    The time is that of one run after the other, from a measurement that is made once and kept in --out.
+    Runs of one group can be trained together. The time is that of one run after the other, from a measurement that is
+    made once and kept in --out.
 
     Example: [b]fedntd paper list --small[/b]
     """

@@ -151,8 +151,8 @@ def percent(value: float | None) -> str:
 def live_table(board: Board, console: Console) -> Group:
     """As many runs as the window has lines for: those under way first, then those heard of last."""
     table = Table("run", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, expand=True)
-    table.columns[0].overflow, table.columns[0].ratio, table.columns[0].no_wrap = "ellipsis", 3, True
-    table.add_column("", ratio=2)
+    table.columns[0].overflow, table.columns[0].no_wrap = "ellipsis", True
+    table.add_column("", ratio=1, min_width=5)  # whatever the names leave
     for title in ("round", "accuracy %", "F"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
