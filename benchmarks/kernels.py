@@ -7,6 +7,8 @@ Shows the time of a launch for all clients (batch 50), and what it achieves; `--
 """
 
 import argparse
+import contextlib
+import multiprocessing
 from collections.abc import Callable
 
 import torch
@@ -37,6 +39,15 @@ def launch(kind: str, clients: int, channels: int, outputs: int, side: int, pool
     return lambda: kernels.conv_forward(images, weight, bias, 5, 2 if pool else 1, pool)
 
 
+def compile_once(layer: tuple, tile: tuple, clients: int, dtype: torch.dtype) -> None:
+    """In a process of its own, so that many compile side by side; what they compile is kept on disk."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    _, kind, *shape = layer
+    triton_kernels.TILES[kind, 8 * dtype.itemsize] = (tile, tile)
+    with contextlib.suppress(Exception):  # tiles that ask for more shared memory than there is: said when they are timed
+        launch(kind, clients, *shape, dtype)()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=10)
@@ -48,16 +59,21 @@ def main() -> None:
     print(
         f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.clients} clients, {arguments.precision}"
     )
+    tried = {layer[0]: [triton_kernels.TILES[layer[1], bits][layer[2] >= 16]] for layer in LAYERS}
+    if arguments.tune:
+        for what, kind, *_ in LAYERS:
+            more = ((m, k, w, s) for m in ROWS[kind] for k in DEPTHS[kind] for w in (4, 8) for s in (2, 3, 4))
+            tried[what] = list(dict.fromkeys([*tried[what], *more]))
+        with multiprocessing.get_context("spawn").Pool() as workers:
+            work = [(layer, tile, arguments.clients, dtype) for layer in LAYERS for tile in tried[layer[0]]]
+            workers.starmap(compile_once, work, chunksize=4)
     for what, kind, channels, outputs, side, pool in LAYERS:
         run = launch(kind, arguments.clients, channels, outputs, side, pool, dtype)
         operations = 2 * 25 * channels * outputs * side**2 * BATCH * arguments.clients
         tiles = triton_kernels.TILES[kind, bits]
         chosen = tiles[channels >= 16]
-        tried = [chosen]
-        if arguments.tune:
-            tried += [(m, k, w, s) for m in ROWS[kind] for k in DEPTHS[kind] for w in (4, 8) for s in (2, 3, 4)]
         times = {}
-        for tile in dict.fromkeys(tried):
+        for tile in tried[what]:
             triton_kernels.TILES[kind, bits] = (tile, tile)
             try:
                 times[tile] = do_bench_cudagraph(run)

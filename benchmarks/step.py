@@ -50,7 +50,8 @@ def main() -> None:
         federation.play_round()
         engine = federation.engine
         assert isinstance(engine, Vectorised)
-        step = next(iter(engine.steps.values()))
+        begin, step = next(iter(engine.steps.values()))
+        begin()
         plan = engine.prepare(federation.tasks(1)).plans[0][0]
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
