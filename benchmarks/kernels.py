@@ -44,7 +44,9 @@ def compile_once(layer: tuple, tile: tuple, clients: int, dtype: torch.dtype) ->
     torch.backends.cuda.matmul.allow_tf32 = True
     _, kind, *shape = layer
     triton_kernels.TILES[kind, 8 * dtype.itemsize] = (tile, tile)
-    with contextlib.suppress(Exception):  # tiles that ask for more shared memory than there is: said when they are timed
+    with contextlib.suppress(
+        Exception
+    ):  # tiles that ask for more shared memory than there is: said when they are timed
         launch(kind, clients, *shape, dtype)()
 
 

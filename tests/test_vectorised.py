@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, tracing, tree, vectorised
+from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, steps, tracing, tree
 from fedntd.config import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import from_tensors
 from fedntd.record import Record
+from fedntd.steps import Buffers, Compiler, Step
 from fedntd.together import federate, federate_together
 from fedntd.tree import Weights
-from fedntd.vectorised import Buffers, Step, Vectorised
+from fedntd.vectorised import Vectorised
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -116,24 +117,15 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; here are their numbers of
     clients."""
     ready: set[int] = set()
+    compilers: dict[Vectorised, Compiler] = {}
 
-    def captured(engine: Vectorised, buffers: Buffers, width: int) -> Step:
-        step, plan, begin = engine.compiled(buffers, width)
+    def make_step(engine: Vectorised, buffers: Buffers, for_these: bool) -> Step:
         ready.add(len(buffers.loss))
+        if engine not in compilers:
+            compilers[engine] = Compiler(engine.gather, engine.step, engine.axes, not engine.several_runs)
+        return compilers[engine].make(buffers, for_these)
 
-        def replay(new_plan: torch.Tensor) -> None:
-            plan.copy_(new_plan)
-            step()
-
-        return Step(begin, replay)
-
-    def step_for(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Step:
-        key = (len(buffers.loss), clients, width)
-        if key not in engine.steps:
-            engine.steps[key] = captured(engine, buffers.first(clients, engine.axes), width)
-        return engine.steps[key]
-
-    monkeypatch.setattr(Vectorised, "step_for", step_for)
+    monkeypatch.setattr(Vectorised, "make_step", make_step)
     return ready
 
 
@@ -170,8 +162,8 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
         return call
 
     for function in (tracing.traced, tracing.traced_for_any_number):
-        monkeypatch.setattr(vectorised, function.__name__, counted(function))
-    monkeypatch.setattr(vectorised, "compiled", lambda module: module)
+        monkeypatch.setattr(steps, function.__name__, counted(function))
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
     config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
     run, loop = (
         Federation(config, blobs, tiny_net()),
@@ -179,7 +171,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     )
     list(run), list(loop)
     assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
-    assert calls == {"traced": 2, "traced_for_any_number": 1}
+    assert calls == {"traced": 4, "traced_for_any_number": 2}
     assert_equal_weights(run, loop)
 
 
@@ -194,10 +186,10 @@ def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
     config = make_config(engine="vectorised", precision="bf16", algorithm={"name": "fedntd"}, **RAGGED)
     plain = Federation(config, blobs, tiny_net())
     list(plain)
-    monkeypatch.setattr(vectorised, "compiled", lambda module: module)
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
     assert len(request.getfixturevalue("as_on_a_gpu")) == 0
     kept: list[tracing.Split] = []
-    monkeypatch.setattr(vectorised, "split", lambda *given: kept.append(tracing.split(*given)) or kept[-1])
+    monkeypatch.setattr(steps, "split", lambda *given: kept.append(tracing.split(*given)) or kept[-1])
     run = Federation(config, blobs, tiny_net())
     list(run)
     carried = [n for n in kept[0].step.graph.nodes if n.op == "placeholder" and n.name.startswith("kept_")]
@@ -210,7 +202,7 @@ def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
 def test_several_runs_by_the_step_that_a_gpu_compiles(
     name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(vectorised, "compiled", lambda module: module)
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
     config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
     configs = [replace(config, seed=seed) for seed in (0, 1)]
     together: dict[int, list[Record]] = {0: [], 1: []}

@@ -7,8 +7,10 @@ becomes a multiple of the number that a call comes with. (Tracing with symbols i
 way, but several of vmap's rules put the number in.)
 
 What a step computes from the context alone (the global weights in the precision that the network runs in, the
-difference of two control variates) is the same in every step of a round: `split` takes it out, to be computed once. And
-the weights in that precision are best computed where new weights are, while they are at hand, for the next step.
+difference of two control variates) is the same in every step of a round: `split` takes it out, to be computed once.
+What it computes from the context and the samples (a teacher's answers) does not have to wait for the weights. And the
+weights in the precision of the network are best computed where new weights are, while they are at hand, for the next
+step.
 """
 
 import copy
@@ -21,6 +23,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+WEIGHTS, CONTEXT, BATCH = "weights", "context", "batch"  # kinds of a step's inputs
 NUMBERS = 7, 11  # of clients, to trace with: primes, so that no other size is by chance a multiple of both
 
 
@@ -84,42 +87,36 @@ def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
 
 
 class Split(NamedTuple):
-    """`step(*tensors, *kept)` is what the whole was, after `kept = once(*tensors)`; it keeps them up to date itself.
-
-    `axes` are those of the clients in what is kept.
-    """
+    """`step(*inputs, *ahead(*inputs), *kept)` is what the whole was; at first, `kept` is `once(*inputs)`, and the step
+    keeps it up to date itself. The axes are those of the clients in them."""
 
     once: fx.GraphModule
+    ahead: fx.GraphModule
     step: fx.GraphModule
-    axes: list[int | None]
+    once_axes: list[int | None]
+    ahead_axes: list[int | None]
 
 
-def split(module: fx.GraphModule, changes: Sequence[bool]) -> Split:
-    """Take out what depends only on inputs that do not change from step to step, and on casts of those that do."""
+def split(module: fx.GraphModule, kinds: Sequence[str], looks_ahead: bool) -> Split:
+    """Take out what depends only on the context, and on casts of the weights: to be computed `once`; and, if it
+    `looks_ahead`, what depends on the context and on the batch: that of several steps can be computed together."""
     graph = module.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    changing = {node for node, change in zip(inputs, changes, strict=True) if change}
-    copies = [node.all_input_nodes for node in graph.nodes if node.target is torch.ops.aten.copy_.default]
-    new_values = dict(copies)
-    constant = closed(graph, set(inputs) - changing, lambda node: False)
-    carried = closed(graph, set(), lambda node: is_narrowing(node) and node.all_input_nodes[0] in new_values)
+    depends = dependence(graph, dict(zip(inputs, kinds, strict=True)))
+    new_values = dict(node.all_input_nodes for node in graph.nodes if node.target is torch.ops.aten.copy_.default)
+    carried = closed(graph, lambda node: is_narrowing(node) and node.all_input_nodes[0] in new_values)
+    foreseen = {node for node in depends if looks_ahead and depends[node] == {CONTEXT, BATCH}}
+    taken = carried | foreseen | {node for node in depends if depends[node] == {CONTEXT}}
 
     # views cost nothing: they are made again from what is kept
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node not in constant | carried or (node in needed and is_view(node)):
+        if node not in taken or (node in needed and is_view(node)):
             needed.update(node.all_input_nodes)
-    taken = (constant | carried) - set(inputs)
-    kept = [node for node in graph.nodes if node in taken & needed and not is_view(node)]
-
-    once = copy.deepcopy(module)
-    names, kept_names = {node.name for node in taken}, {node.name for node in kept}
-    for node in reversed(once.graph.nodes):
-        if node.op != "placeholder" and node.name not in names:
-            once.graph.erase_node(node)
-    once.graph.output(tuple(node for node in once.graph.nodes if node.name in kept_names))
-    once.graph.eliminate_dead_code()
-    once.recompile()
+    results = [n for n in graph.nodes if n in taken & needed and n.op == "call_function" and not is_view(n)]
+    ahead = [node for node in results if node in foreseen]
+    kept = [node for node in results if node not in foreseen]
+    modules = extracted(module, kept), extracted(module, ahead)
 
     (end,) = graph.find_nodes(op="output")
     new = dict(new_values)
@@ -128,24 +125,52 @@ def split(module: fx.GraphModule, changes: Sequence[bool]) -> Split:
             if node in carried:
                 new[node] = graph.node_copy(node, lambda source: new[source])
     after = inputs[-1]
-    for node in kept:
+    for node in [*ahead, *kept]:
         with graph.inserting_after(after):
             after = graph.placeholder(f"kept_{node.name}")
         if node in carried:
             with graph.inserting_before(end):
                 graph.call_function(torch.ops.aten.copy_.default, (after, new[node]))
         node.replace_all_uses_with(after)
-    for node in reversed(graph.nodes):
-        if (node in taken or node in new.values()) and not node.users:
-            graph.erase_node(node)
+    graph.eliminate_dead_code(has_effect)
     graph.lint()
     module.recompile()
-    return Split(once, module, [node.meta.get("axis") for node in kept])
+    return Split(*modules, module, *([node.meta.get("axis") for node in part] for part in (kept, ahead)))
 
 
-def closed(graph: fx.Graph, start: set[fx.Node], begins: Callable[[fx.Node], bool]) -> set[fx.Node]:
-    """`start`, nodes that begin such a set, and all that depends on nothing else."""
-    found = set(start)
+def extracted(module: fx.GraphModule, results: Sequence[fx.Node]) -> fx.GraphModule:
+    """A copy that changes nothing and returns these results."""
+    part = copy.deepcopy(module)
+    names = {node.name for node in results}
+    for node in reversed(part.graph.nodes):
+        if node.op == "output" or is_mutable(node):
+            part.graph.erase_node(node)
+    part.graph.output(tuple(node for node in part.graph.nodes if node.name in names))
+    part.graph.eliminate_dead_code(has_effect)
+    part.recompile()
+    return part
+
+
+def dependence(graph: fx.Graph, kinds: dict[fx.Node, str]) -> dict[fx.Node, set[str]]:
+    """On which kinds of inputs each operation's result depends; what is changed in place, and what changes it, is taken
+    to depend on the weights, so that it stays where it is."""
+    changed: set[fx.Node] = set()
+    for node in graph.nodes:
+        if is_mutable(node):
+            changed.update((node, *node.all_input_nodes[:1]))
+    for node in reversed(graph.nodes):
+        if node in changed and is_view(node):
+            changed.update(node.all_input_nodes[:1])
+    found: dict[fx.Node, set[str]] = {}
+    for node in graph.nodes:
+        sources = [found[source] for source in node.all_input_nodes]
+        found[node] = {kinds[node]} if node in kinds else {WEIGHTS} if node in changed else set().union(*sources)
+    return {node: found[node] for node in found if node.op == "call_function"}
+
+
+def closed(graph: fx.Graph, begins: Callable[[fx.Node], bool]) -> set[fx.Node]:
+    """The nodes that begin such a set, and all that depends on nothing else."""
+    found: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "call_function" and not is_mutable(node):
             sources = node.all_input_nodes
@@ -156,9 +181,13 @@ def closed(graph: fx.Graph, start: set[fx.Node], begins: Callable[[fx.Node], boo
 
 def is_narrowing(node: fx.Node) -> bool:
     """Whether it writes its input in a type of fewer bytes."""
-    if node.target is not torch.ops.aten._to_copy.default:
+    if node.target is not torch.ops.aten._to_copy.default or not node.all_input_nodes:
         return False
     return node.meta["val"].element_size() < node.all_input_nodes[0].meta["val"].element_size()
+
+
+def has_effect(node: fx.Node) -> bool:
+    return node.op in ("placeholder", "output") or is_mutable(node)
 
 
 def is_mutable(node: fx.Node) -> bool:
@@ -170,9 +199,9 @@ def is_view(node: fx.Node) -> bool:
     return getattr(node.target, "is_view", False)
 
 
-def compiled(module: fx.GraphModule) -> Callable[..., Any]:
-    # as a function: torch.compile does not take a traced module as it is in every version
-    step = torch.compile(lambda *tensors: module(*tensors), fullgraph=True)
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # torch.compile does not take a traced module as it is in every version
+    step = torch.compile(lambda *tensors: function(*tensors), fullgraph=True)
 
     def call(*tensors: Tensor) -> Any:
         # some operations (a grouped convolution) are compiled anew for every number of clients, however it is marked
