@@ -16,7 +16,18 @@ from torch.utils import _pytree as pytree
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
-from fedntd.tracing import BATCH, CONTEXT, WEIGHTS, Split, compiled, mark_clients, split, traced, traced_for_any_number
+from fedntd.tracing import (
+    BATCH,
+    OWN,
+    SHARED,
+    WEIGHTS,
+    Split,
+    compiled,
+    mark_clients,
+    split,
+    traced,
+    traced_for_any_number,
+)
 from fedntd.tree import Weights
 
 T = TypeVar("T")
@@ -92,7 +103,6 @@ class Compiler:
     gather: Callable[[OwnBatch, Tensor], None]  # the samples of a plan [step, what, client, sample], into the batches
     step: Callable[[Buffers], None]
     axes: Context  # what of a context differs by client
-    looks_ahead: bool  # beyond the samples
 
     def __post_init__(self) -> None:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
@@ -115,7 +125,7 @@ class Compiler:
         parts = parts or self.parts(buffers, inputs, plan, places, lambda function, given, _: traced(function, given))
         assert parts is not None
         if parts is self.for_any_number.get(width):
-            mark_clients([*tensors, plan], [*self.axes_of(inputs), 2])
+            mark_clients([*tensors, plan], [*self.axes_and_kinds(inputs)[0], 2])
 
         with torch.no_grad():
             constant = [leaf.clone() for leaf in parts.split.once(*tensors)]
@@ -148,9 +158,7 @@ class Compiler:
     def parts(self, buffers: Buffers, inputs: tuple, plan: Tensor, places: Tensor, trace: Callable) -> Parts | None:
         """What is to be compiled, by a function that traces."""
         tensors, form = pytree.tree_flatten(inputs)
-        axes = self.axes_of(inputs)
-        changes = (WEIGHTS, WEIGHTS, WEIGHTS, CONTEXT, BATCH, BATCH)
-        kinds = [kind for kind, part in zip(changes, inputs, strict=True) for _ in pytree.tree_leaves(part)]
+        axes, kinds = self.axes_and_kinds(inputs)
 
         def step(*tensors: Tensor) -> None:
             w, velocity, loss, ctx, batches, place = pytree.tree_unflatten(tensors, form)
@@ -159,7 +167,7 @@ class Compiler:
         module = trace(step, tensors, axes)
         if module is None:
             return None
-        three = split(module, kinds, self.looks_ahead)
+        three = split(module, kinds)
         given, foreseen = len(tensors), len(three.ahead_axes)
 
         def look_ahead(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -177,11 +185,15 @@ class Compiler:
         module = trace(look_ahead, [*tensors, plan, places], [*axes, 2, None])
         return module and Parts(three, compiled(module), compiled(step_at_place))
 
-    def axes_of(self, inputs: tuple) -> list[int | None]:
-        """Along which axis the clients are, for each tensor."""
+    def axes_and_kinds(self, inputs: tuple) -> tuple[list[int | None], list[str]]:
+        """Of each tensor: along which axis the clients are, and what it is."""
         w, velocity, loss, ctx, batches, place = inputs
-        parts = [(0, (w, velocity, loss)), *((getattr(self.axes, k), v) for k, v in ctx.items()), (1, batches)]
-        return [axis for axis, part in [*parts, (None, place)] for _ in pytree.tree_leaves(part)]
+        of_context = [
+            ((axis := getattr(self.axes, name)), SHARED if axis is None else OWN, v) for name, v in ctx.items()
+        ]
+        parts = [(0, WEIGHTS, (w, velocity, loss)), *of_context, (1, BATCH, batches), (None, BATCH, place)]
+        leaves = [(axis, kind) for axis, kind, part in parts for _ in pytree.tree_leaves(part)]
+        return [axis for axis, _ in leaves], [kind for _, kind in leaves]
 
     def captured(self, function: Callable[[], None]) -> Callable[[], None]:
         if self.pool is None:

@@ -23,7 +23,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-WEIGHTS, CONTEXT, BATCH = "weights", "context", "batch"  # kinds of a step's inputs
+# kinds of a step's inputs: what changes in it, what of the context is a client's own or shared by all, the samples
+WEIGHTS, OWN, SHARED, BATCH = "weights", "own", "shared", "batch"
 NUMBERS = 7, 11  # of clients, to trace with: primes, so that no other size is by chance a multiple of both
 
 
@@ -97,16 +98,17 @@ class Split(NamedTuple):
     ahead_axes: list[int | None]
 
 
-def split(module: fx.GraphModule, kinds: Sequence[str], looks_ahead: bool) -> Split:
-    """Take out what depends only on the context, and on casts of the weights: to be computed `once`; and, if it
-    `looks_ahead`, what depends on the context and on the batch: that of several steps can be computed together."""
+def split(module: fx.GraphModule, kinds: Sequence[str]) -> Split:
+    """Take out what depends only on the context, and casts of the weights: to be computed `once`; and `ahead` of
+    several steps what depends on the batch and on what clients share: they share it for several batches as well, while
+    weights of their own would have to be copied for each."""
     graph = module.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     depends = dependence(graph, dict(zip(inputs, kinds, strict=True)))
     new_values = dict(node.all_input_nodes for node in graph.nodes if node.target is torch.ops.aten.copy_.default)
     carried = closed(graph, lambda node: is_narrowing(node) and node.all_input_nodes[0] in new_values)
-    foreseen = {node for node in depends if looks_ahead and depends[node] == {CONTEXT, BATCH}}
-    taken = carried | foreseen | {node for node in depends if depends[node] == {CONTEXT}}
+    foreseen = {node for node in depends if depends[node] == {SHARED, BATCH}}
+    taken = carried | foreseen | {node for node in depends if depends[node] and depends[node] <= {OWN, SHARED}}
 
     # views cost nothing: they are made again from what is kept
     needed: set[fx.Node] = set()
@@ -132,7 +134,7 @@ def split(module: fx.GraphModule, kinds: Sequence[str], looks_ahead: bool) -> Sp
             with graph.inserting_before(end):
                 graph.call_function(torch.ops.aten.copy_.default, (after, new[node]))
         node.replace_all_uses_with(after)
-    graph.eliminate_dead_code(has_effect)
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_mutable(node))
     graph.lint()
     module.recompile()
     return Split(*modules, module, *([node.meta.get("axis") for node in part] for part in (kept, ahead)))
@@ -142,11 +144,9 @@ def extracted(module: fx.GraphModule, results: Sequence[fx.Node]) -> fx.GraphMod
     """A copy that changes nothing and returns these results."""
     part = copy.deepcopy(module)
     names = {node.name for node in results}
-    for node in reversed(part.graph.nodes):
-        if node.op == "output" or is_mutable(node):
-            part.graph.erase_node(node)
-    part.graph.output(tuple(node for node in part.graph.nodes if node.name in names))
-    part.graph.eliminate_dead_code(has_effect)
+    (end,) = part.graph.find_nodes(op="output")
+    end.args = (tuple(node for node in part.graph.nodes if node.name in names),)
+    part.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     part.recompile()
     return part
 
@@ -184,10 +184,6 @@ def is_narrowing(node: fx.Node) -> bool:
     if node.target is not torch.ops.aten._to_copy.default or not node.all_input_nodes:
         return False
     return node.meta["val"].element_size() < node.all_input_nodes[0].meta["val"].element_size()
-
-
-def has_effect(node: fx.Node) -> bool:
-    return node.op in ("placeholder", "output") or is_mutable(node)
 
 
 def is_mutable(node: fx.Node) -> bool:

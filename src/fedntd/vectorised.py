@@ -73,8 +73,7 @@ class Vectorised:
         self.buffers: dict[tuple[int, int], Buffers] = {}  # by numbers of clients and of samples
         self.steps: dict[tuple[int, int, int], Step] = {}  # by numbers of clients (trained, all) and of samples
         self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
-        # several runs have several teachers: to look ahead, each would have to be copied for every step
-        self.compiler = Compiler(self.gather, self.step, self.axes, not self.several_runs) if self.on_gpu else None
+        self.compiler = Compiler(self.gather, self.step, self.axes) if self.on_gpu else None
 
     # --- training -----------------------------------------------------------------------------------------------
 
