@@ -15,7 +15,7 @@ from cpu_round import cifar10_or_noise
 from fedntd import Federation
 from fedntd.config import from_table
 from fedntd.data.dataset import Part
-from fedntd.steps import AHEAD
+from fedntd.steps import AHEAD, Step
 from fedntd.vectorised import Vectorised
 
 REPEATS = 100
@@ -37,6 +37,13 @@ def federation_of(clients: int, arguments: argparse.Namespace) -> Federation:
     return Federation(from_table(settings), replace(dataset, train=part))
 
 
+def take_steps(step: Step, plan: torch.Tensor) -> None:
+    for i in range(REPEATS):
+        if i % AHEAD == 0:
+            step.look_ahead(plan)
+        step.take(i % AHEAD)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 2, 3, 4, 6, 8, 10, 30, 100])
@@ -54,23 +61,16 @@ def main() -> None:
         step = next(iter(engine.steps.values()))
         plan = engine.prepare(federation.tasks(1)).plans[0][:AHEAD]
         step.begin()
-
-        def take_steps() -> None:
-            for i in range(REPEATS):
-                if i % AHEAD == 0:
-                    step.look_ahead(plan)
-                step.take(i % AHEAD)
-
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        take_steps()
+        take_steps(step, plan)
         end.record()
         torch.cuda.synchronize()
         milliseconds = start.elapsed_time(end) / REPEATS
         print(f"{clients:4} clients  {milliseconds:7.3f} ms a step  {1000 * milliseconds / clients:7.1f} µs a client")
         if arguments.kernels:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                take_steps()
+                take_steps(step, plan)
                 torch.cuda.synchronize()
             kernels = sorted(profile.key_averages(), key=lambda k: -k.device_time_total)
             for kernel in kernels[:40]:

@@ -234,24 +234,6 @@ def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu
     assert_equal_weights(run, loop)
 
 
-def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_number():
-    tensors, axes = [torch.zeros(3, 2)], [0]
-
-    def with_one_more(x: torch.Tensor) -> None:
-        x.add_(torch.ones(len(x) + 1, 2)[1:])
-
-    def proportional(x: torch.Tensor) -> None:
-        x.add_(torch.ones(2 * len(x)).view(-1, 2))
-
-    assert tracing.traced_for_any_number(with_one_more, tensors, axes) is None
-    assert tracing.traced_for_any_number(lambda x: x.add_(1) if len(x) == 7 else x.mul_(2), tensors, axes) is None
-    module = tracing.traced_for_any_number(proportional, tensors, axes)
-    assert module is not None
-    x = torch.zeros(5, 2)
-    module(x)
-    assert torch.equal(x, torch.ones(5, 2))
-
-
 def test_dropout_is_refused(blobs: Dataset, make_config: MakeConfig):
     net = nn.Sequential(nn.Linear(2, 3), nn.Dropout())
     with pytest.raises(FedntdError, match="cannot train a network with dropout"):
