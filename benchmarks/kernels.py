@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/kernels.py [--clients 10] [--precision bf16] [--tune]
 
 Shows the time of a launch for all clients (batch 50), and what it achieves; `--tune` tries other tiles than those in
-`triton_kernels.TILES`, the fastest first.
+`triton_kernels.TILES`, the fastest first. The time of a weight gradient is with the sum of its parts.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def launch(kind: str, clients: int, channels: int, outputs: int, side: int, pool
     images = torch.randn(clients, BATCH, side + 4, side + 4, channels, device="cuda").to(dtype)
     if kind == "weight gradient":
         dy = torch.randn(clients, BATCH, side + 4, side + 4, outputs, device="cuda").to(dtype)
-        return lambda: kernels.conv_weight_gradient(dy, images, 5)
+        return lambda: kernels.conv_weight_gradient(dy, images, 5).sum(1)
     weight = torch.randn(clients, 25 * channels, outputs, device="cuda").to(dtype)
     bias = torch.zeros(clients, outputs, device="cuda").to(dtype)
     return lambda: kernels.conv_forward(images, weight, bias, 5, 2 if pool else 1, pool)
@@ -44,7 +44,9 @@ def compile_once(layer: tuple, tile: tuple, clients: int, dtype: torch.dtype) ->
     torch.backends.cuda.matmul.allow_tf32 = True
     _, kind, *shape = layer
     triton_kernels.TILES[kind, 8 * dtype.itemsize] = (tile, tile)
-    with contextlib.suppress(Exception):  # tiles that ask for more shared memory than there is: said when they are timed
+    with contextlib.suppress(
+        Exception
+    ):  # tiles that ask for more shared memory than there is: said when they are timed
         launch(kind, clients, *shape, dtype)()
 
 

@@ -23,6 +23,7 @@ SHAPES = [
     (2, 2, 32, 24, 4, 6, 5, "pool"),
     (2, 2, 1, 32, 6, 6, 5, "pool"),
     (3, 2, 5, 7, 5, 4, 3, "stride 1"),
+    (2, 5, 4, 7, 16, 16, 3, "stride 1"),  # the weight gradient in several parts
     (1, 1, 16, 70, 4, 4, 3, "stride 1"),
     (2, 2, 16, 20, 4, 8, 3, "stride 2"),
     (2, 1, 3, 5, 4, 2, 1, "stride 2"),

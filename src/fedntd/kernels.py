@@ -67,7 +67,7 @@ class GroupedConv(torch.autograd.Function):
         elif ctx.step == 2:
             dense = spread(dy, torch.zeros_like(dy, dtype=torch.uint8))
         dense = with_border(dense, size // 2)
-        table = torch.ops.fedntd.conv_weight_gradient(dense, images, size)
+        table = torch.ops.fedntd.conv_weight_gradient(dense, images, size).sum(1)
         dw = table.unflatten(1, (size, size, -1))[:, :, :, :channels].permute(0, 4, 3, 1, 2).to(weight.dtype)
         dx = None
         if ctx.needs_input_grad[0]:
@@ -154,7 +154,10 @@ def fake_forward(
 
 
 def conv_weight_gradient(dy: Tensor, images: Tensor, size: int) -> Tensor:
-    """The gradient of the weights' table; `dy`, at every place of the images, has a border like theirs."""
+    """The gradient of the weights' table, in parts that are to be summed: [G, parts, k·k·C, N].
+
+    `dy`, at every place of the images, has a border like theirs.
+    """
     table = fake_weight_gradient(dy, images, size)
     if is_fast(dy):
         triton_kernels().weight_gradient(dy, images, table, size)
@@ -162,12 +165,13 @@ def conv_weight_gradient(dy: Tensor, images: Tensor, size: int) -> Tensor:
     border = size // 2
     inner = dy[:, :, border : dy.shape[2] - border, border : dy.shape[3] - border]
     patches = images.unfold(2, size, 1).unfold(3, size, 1)  # [G, B, H, W, C, k, k]
-    return table.copy_(torch.einsum("gbhwcij,gbhwn->gijcn", patches, inner).flatten(1, 3))
+    return table.copy_(torch.einsum("gbhwcij,gbhwn->gijcn", patches, inner).flatten(1, 3)[:, None])
 
 
 def fake_weight_gradient(dy: Tensor, images: Tensor, size: int) -> Tensor:
     dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
-    return dy.new_empty(dy.shape[0], size * size * images.shape[-1], dy.shape[-1], dtype=dtype)
+    parts = triton_kernels().parts_of_weight_gradient(dy, images, size) if is_fast(dy) else 1
+    return dy.new_empty(dy.shape[0], parts, size * size * images.shape[-1], dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:

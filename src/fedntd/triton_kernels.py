@@ -177,23 +177,29 @@ def forward(
     )  # fmt: skip
 
 
+def parts_of_weight_gradient(dy: Tensor, images: Tensor, size: int) -> int:
+    """So many that one group fills the chip. Never by the number of groups: a compiled graph is for any number."""
+    _, batch, height, width, channels = images.shape
+    rows, depth = batch * (height - size + 1) * (width - size + 1), size * size * channels
+    bm, bk, _, _ = tiles("weight gradient", channels, dy)
+    across = triton.cdiv(depth, tile(depth, bk)) * triton.cdiv(dy.shape[-1], tile(dy.shape[-1], 64))
+    return max(1, min(triton.cdiv(rows, 8 * bm), PROCESSORS // across))
+
+
 def weight_gradient(dy: Tensor, images: Tensor, table: Tensor, size: int) -> None:
-    """Fill `table`."""
+    """Fill `table`, which has as many parts as `parts_of_weight_gradient` says."""
     dy, images = by_group(dy), by_group(images)
     groups, batch, height, width, channels = images.shape
-    height, width, outputs = height - size + 1, width - size + 1, dy.shape[-1]
-    rows, depth = batch * height * width, size * size * channels
+    _, parts, depth, outputs = table.shape
+    height, width = height - size + 1, width - size + 1
+    rows = batch * height * width
     bm, bk, warps, stages = tiles("weight gradient", channels, dy)
     bn, bk = tile(outputs, 64), tile(depth, bk)
     across = triton.cdiv(depth, bk) * triton.cdiv(outputs, bn)
-    parts = max(1, min(triton.cdiv(rows, 8 * bm), 800 // (groups * across)))  # enough programs to fill the chip
     share = triton.cdiv(triton.cdiv(rows, parts), bm) * bm
-    partial = table if parts == 1 else table.new_empty(groups, parts, depth, outputs)
     weight_gradient_kernel[(across, groups, parts)](
-        dy, images, partial, dy.stride(0), images.stride(0), rows, share,
+        dy, images, table, dy.stride(0), images.stride(0), rows, share,
         HEIGHT=height, WIDTH=width, C=channels, N=outputs, SIZE=size, RUN=run_of(channels),
         BM=bm, BN=bn, BK=bk, SPLIT=dy.dtype == torch.float32 and dot_precision(dy) == "tf32",
         PRECISION=dot_precision(dy), num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    if parts > 1:
-        torch.sum(partial, 1, out=table)
