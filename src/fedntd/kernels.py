@@ -99,22 +99,21 @@ def as_tables(weight: Tensor, window: bool = False, further: int = 0) -> Tensor:
 
     C' counts the further channels, with zeros.
     """
-    weight = weight.permute(0, 3, 4, 2, 1)
-    tables = [F.pad(weight, (0, 0, 0, further, j, window - j, i, window - i)) for i, j in places(window)]
-    return torch.stack(tables, 4).flatten(1, 3).contiguous()
+    more = int(window)
+    side = weight.shape[-1] + more
+    padded = F.pad(weight, (more, more, more, more, 0, further))
+    # views of one tensor, so that it takes the compiler one kernel
+    shifted = padded.unfold(3, side, 1).unfold(4, side, 1).flip(3, 4)  # [G, N, C', i, j, row, column]
+    return shifted.permute(0, 5, 6, 2, 3, 4, 1).flatten(4, 5).flatten(1, 3).contiguous()
 
 
 def from_tables(tables: Tensor, weight: Tensor, window: bool) -> Tensor:
     """The gradient of the weights from parts of that of their tables: [G, parts, depth, places, N]."""
     channels, size = weight.shape[2:4]
-    pixels = tables.unflatten(2, (size + window, size + window, -1))
-    moved = [pixels[:, :, i : i + size, j : j + size, :channels, p] for p, (i, j) in enumerate(places(window))]
-    return sum(moved[1:], moved[0]).sum(1).permute(0, 4, 3, 1, 2).to(weight.dtype)
-
-
-def places(window: bool) -> list[tuple[int, int]]:
-    """Where the patch of each output lies among the pixels that are read for it."""
-    return [(i, j) for i in range(1 + window) for j in range(1 + window)]
+    pixels = tables.unflatten(2, (size + window, size + window, -1))[..., :channels, :, :]
+    places = [(i, j) for i in range(1 + window) for j in range(1 + window)]
+    own = [pixels[:, :, i : i + size, j : j + size, :, p] for p, (i, j) in enumerate(places)]
+    return sum(own[1:], own[0]).sum(1).permute(0, 4, 3, 1, 2).to(weight.dtype)
 
 
 def spread(dy: Tensor, index: Tensor) -> Tensor:
@@ -210,7 +209,7 @@ def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size:
     dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
     # nothing here may depend on the number of groups: a compiled graph serves any number
     parts = triton_kernels().parts_of_weight_gradient(dy, index, images, size) if is_fast(dy) else 1
-    return dy.new_empty(dy.shape[0], parts, depth, len(places(window)), dy.shape[-1], dtype=dtype)
+    return dy.new_empty(dy.shape[0], parts, depth, 4 if window else 1, dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:
