@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/kernels.py [--clients 10] [--precision bf16] [--tune]
 
 Shows the time of a launch for all clients (batch 50), and what it achieves; `--tune` tries other tiles than those in
-`triton_kernels.TILES`, the fastest first.
+`triton_kernels.TILES`, the fastest first. The time of a weight gradient is with the sum of its parts.
 """
 
 import argparse
@@ -19,35 +19,52 @@ from fedntd import kernels, triton_kernels
 BATCH = 50
 # what, kind of tiles, channels, outputs, side of the image, pooling; a data gradient is a forward pass of the gradient
 LAYERS = [
-    ("conv1 forward", "pooled forward", 4, 32, 32, True),
+    ("conv1 forward", "window forward", 4, 32, 32, True),
     ("conv2 forward", "pooled forward", 32, 64, 16, True),
     ("conv2 data gradient", "forward", 64, 32, 16, False),
-    ("conv1 weight gradient", "weight gradient", 4, 32, 32, False),
+    ("conv1 weight gradient", "window weight gradient", 4, 32, 32, True),
     ("conv2 weight gradient", "weight gradient", 32, 64, 16, False),
 ]
-ROWS = {"pooled forward": (32, 64, 128), "forward": (64, 128, 256), "weight gradient": (32, 64, 128)}
-DEPTHS = {"pooled forward": (32, 64), "forward": (32, 64), "weight gradient": (64, 128, 256)}
+ROWS = {
+    "forward": (64, 128, 256),
+    "pooled forward": (32, 64, 128),
+    "window forward": (64, 128, 256),
+    "weight gradient": (32, 64, 128),
+    "window weight gradient": (32, 64, 128),
+}
+DEPTHS = {
+    "forward": (32, 64),
+    "pooled forward": (32, 64),
+    "window forward": (16, 32, 64),
+    "weight gradient": (64, 128, 256),
+    "window weight gradient": (64, 128, 256),
+}
 
 
 def launch(kind: str, clients: int, channels: int, outputs: int, side: int, pool: bool, dtype: torch.dtype) -> Callable:
-    images = torch.randn(clients, BATCH, side + 4, side + 4, channels, device="cuda").to(dtype)
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(clients, *shape, device="cuda").to(dtype)
+
+    images = random(BATCH, side + 4, side + 4, channels)
     if kind == "weight gradient":
-        dy = torch.randn(clients, BATCH, side + 4, side + 4, outputs, device="cuda").to(dtype)
-        return lambda: kernels.conv_weight_gradient(dy, images, 5)
-    weight = torch.randn(clients, 25 * channels, outputs, device="cuda").to(dtype)
+        dy = random(BATCH, side + 4, side + 4, outputs)
+        return lambda: kernels.conv_weight_gradient(dy, None, images, 5).sum(1)
+    if kind == "window weight gradient":
+        dy = random(BATCH, side // 2, side // 2, outputs)
+        index = torch.randint(5, dy.shape, device="cuda", dtype=torch.uint8)
+        return lambda: kernels.conv_weight_gradient(dy, index, images, 5).sum(1)
+    tables = random(36 * channels, 4, outputs) if kind == "window forward" else random(25 * channels, 1, outputs)
     bias = torch.zeros(clients, outputs, device="cuda").to(dtype)
-    return lambda: kernels.conv_forward(images, weight, bias, 5, 2 if pool else 1, pool)
+    return lambda: kernels.conv_forward(images, tables, bias, 5, 2 if pool else 1, pool)
 
 
 def compile_once(layer: tuple, tile: tuple, clients: int, dtype: torch.dtype) -> None:
     """In a process of its own, so that many compile side by side; what they compile is kept on disk."""
     torch.backends.cuda.matmul.allow_tf32 = True
-    _, kind, *shape = layer
+    _, kind, channels, outputs, side, pool = layer
     triton_kernels.TILES[kind, 8 * dtype.itemsize] = (tile, tile)
-    with contextlib.suppress(
-        Exception
-    ):  # tiles that ask for more shared memory than there is: said when they are timed
-        launch(kind, clients, *shape, dtype)()
+    with contextlib.suppress(Exception):  # a tile that asks for too much shared memory: said when it is timed
+        launch(kind, clients, channels, outputs, side, pool, dtype)()
 
 
 def main() -> None:

@@ -7,6 +7,10 @@ PyTorch does the same.
 
 The operators take images with the channels last and a border of zeros, and weights as tables. Bringing them into that
 form is left to ordinary operations, which a compiler can merge with what comes before and after.
+
+The four places of a 2x2 pooling window see nearly the same pixels: k x k of the same (k+1) x (k+1). With few channels,
+reading pixels is what takes the time. There the operators read those of a window once, and multiply them with four
+tables of weights, one for each place: its own k x k among zeros.
 """
 
 import os
@@ -20,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+WINDOW_CHANNELS = 16  # with fewer, a pooled convolution reads whole windows; 0: none does
 NOWHERE = 4  # in place of which of a window's four was the largest: none was above zero
 
 
@@ -45,7 +50,8 @@ class GroupedConv(torch.autograd.Function):
         size = weight.shape[-1]
         further = 1 if x.shape[2] == 3 else 0  # three channels become four: whole words are read faster
         images = with_border(x.permute(0, 1, 3, 4, 2), size // 2, further)
-        out, index = torch.ops.fedntd.conv_forward(images, as_table(weight, images), bias, size, step, pool)
+        tables = as_tables(weight, windowed(weight, pool), further)
+        out, index = torch.ops.fedntd.conv_forward(images, tables, bias, size, step, pool)
         return out.permute(0, 1, 4, 2, 3), index, images
 
     @staticmethod
@@ -60,22 +66,27 @@ class GroupedConv(torch.autograd.Function):
         weight, index, images = ctx.saved_tensors
         channels, size = weight.shape[2:4]
         dy = gradients[0].permute(0, 1, 3, 4, 2)
-        dense = dy
-        if ctx.pool:
-            dy = torch.where(index < NOWHERE, dy, 0)
-            dense = spread(dy, index)
-        elif ctx.step == 2:
-            dense = spread(dy, torch.zeros_like(dy, dtype=torch.uint8))
-        dense = with_border(dense, size // 2)
-        table = torch.ops.fedntd.conv_weight_gradient(dense, images, size)
-        dw = table.unflatten(1, (size, size, -1))[:, :, :, :channels].permute(0, 4, 3, 1, 2).to(weight.dtype)
-        dx = None
+        window, dense, dx = windowed(weight, ctx.pool), None, None
+        if ctx.needs_input_grad[0] or not window:
+            dense = dy
+            if ctx.step == 2:
+                dense = spread(dy, index if ctx.pool else torch.zeros_like(dy, dtype=torch.uint8))
+            dense = with_border(dense, size // 2)
         if ctx.needs_input_grad[0]:
             # the same convolution, of the gradient, with the weights turned around
-            turned = as_table(weight.flip(3, 4).transpose(1, 2), dense)
+            turned = as_tables(weight.flip(3, 4).transpose(1, 2))
             zero = weight.new_zeros(channels).expand(len(weight), channels)
             dx = torch.ops.fedntd.conv_forward(dense, turned, zero, size, 1, False)[0].permute(0, 1, 4, 2, 3)
-        return dx, dw, dy.sum((1, 2, 3)), None, None
+        tables = torch.ops.fedntd.conv_weight_gradient(*((dy, index) if window else (dense, None)), images, size)
+        dw = from_tables(tables, weight, window)
+        db = (torch.where(index < NOWHERE, dy, 0) if ctx.pool else dy).sum((1, 2, 3))
+        return dx, dw, db, None, None
+
+
+def windowed(weight: Tensor, pool: bool) -> bool:
+    """Whether the operators read whole pooling windows: few channels, and tensor cores for the further arithmetic."""
+    tensor_cores = weight.dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32
+    return pool and bool(tensor_cores) and weight.shape[2] < WINDOW_CHANNELS
 
 
 def with_border(images: Tensor, border: int, further: int = 0) -> Tensor:
@@ -83,10 +94,26 @@ def with_border(images: Tensor, border: int, further: int = 0) -> Tensor:
     return F.pad(images, (0, further, border, border, border, border)).contiguous()
 
 
-def as_table(weight: Tensor, images: Tensor) -> Tensor:
-    """[G, N, C, k, k] as [G, k·k·C', N], with zeros for the channels that the images have beyond C."""
-    further = images.shape[-1] - weight.shape[2]
-    return F.pad(weight.permute(0, 3, 4, 2, 1), (0, 0, 0, further)).flatten(1, 3).contiguous()
+def as_tables(weight: Tensor, window: bool = False, further: int = 0) -> Tensor:
+    """[G, N, C, k, k] as [G, depth, places, N]: one table of depth k·k·C', or four of (k+1)·(k+1)·C', side by side.
+
+    C' counts the further channels, with zeros.
+    """
+    more = int(window)
+    side = weight.shape[-1] + more
+    padded = F.pad(weight, (more, more, more, more, 0, further))
+    # views of one tensor, so that it takes the compiler one kernel
+    shifted = padded.unfold(3, side, 1).unfold(4, side, 1).flip(3, 4)  # [G, N, C', i, j, row, column]
+    return shifted.permute(0, 5, 6, 2, 3, 4, 1).flatten(4, 5).flatten(1, 3).contiguous()
+
+
+def from_tables(tables: Tensor, weight: Tensor, window: bool) -> Tensor:
+    """The gradient of the weights from parts of that of their tables: [G, parts, depth, places, N]."""
+    channels, size = weight.shape[2:4]
+    pixels = tables.unflatten(2, (size + window, size + window, -1))[..., :channels, :, :]
+    places = [(i, j) for i in range(1 + window) for j in range(1 + window)]
+    own = [pixels[:, :, i : i + size, j : j + size, :, p] for p, (i, j) in enumerate(places)]
+    return sum(own[1:], own[0]).sum(1).permute(0, 4, 3, 1, 2).to(weight.dtype)
 
 
 def spread(dy: Tensor, index: Tensor) -> Tensor:
@@ -103,7 +130,7 @@ LIBRARY = torch.library.Library("fedntd", "DEF")
 LIBRARY.define(
     "conv_forward(Tensor images, Tensor weight, Tensor bias, int size, int step, bool pool) -> (Tensor, Tensor)"
 )
-LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor images, int size) -> Tensor")
+LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, int size) -> Tensor")
 
 
 def is_fast(x: Tensor) -> bool:
@@ -121,53 +148,68 @@ def triton_kernels() -> Any:
 
 
 def conv_forward(
-    images: Tensor, weight: Tensor, bias: Tensor, size: int, step: int, pool: bool
+    images: Tensor, tables: Tensor, bias: Tensor, size: int, step: int, pool: bool
 ) -> tuple[Tensor, Tensor]:
     """Convolved images [G, B, H/step, W/step, N]: every step-th place, or with `pool` the ReLU of the largest of each
-    window, and then also which of its four it was."""
-    out, index = fake_forward(images, weight, bias, size, step, pool)
+    window, and then also which of its four it was. Four tables: one for each place of a window."""
+    out, index = fake_forward(images, tables, bias, size, step, pool)
     if is_fast(images):
-        triton_kernels().forward(images, weight, bias, out, index, size, step, pool)
+        triton_kernels().forward(images, tables, bias, out, index, size, step, pool)
         return out, index
-    groups, outputs = weight.shape[0], weight.shape[2]
+    groups, _, number, outputs = tables.shape
+    window = number > 1
     y = F.conv2d(
         images.permute(1, 0, 4, 2, 3).flatten(1, 2),
-        weight.unflatten(1, (size, size, -1)).permute(0, 4, 3, 1, 2).flatten(0, 1),
-        bias.flatten(),
-        stride=1 if pool else step,
+        tables.unflatten(1, (size + window, size + window, -1)).permute(0, 4, 5, 3, 1, 2).flatten(0, 2),
+        bias[:, None].expand(groups, number, outputs).flatten(),
+        stride=1 if pool and not window else step,
         groups=groups,
     )
-    y = y.unflatten(1, (groups, outputs)).permute(1, 0, 3, 4, 2)
+    y = y.unflatten(1, (groups, number, outputs)).permute(1, 0, 4, 5, 2, 3)
     if not pool:
-        return out.copy_(y), index
-    windows = y.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).permute(0, 1, 2, 4, 6, 3, 5).flatten(-2)
-    best, place = windows.max(-1)
+        return out.copy_(y[..., 0, :]), index
+    if not window:
+        y = y.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).transpose(3, 4).flatten(4, 6)
+    best, place = y.max(-2)
     return out.copy_(best.relu()), index.copy_(torch.where(best > 0, place, NOWHERE))
 
 
 def fake_forward(
-    images: Tensor, weight: Tensor, bias: Tensor, size: int, step: int, pool: bool
+    images: Tensor, tables: Tensor, bias: Tensor, size: int, step: int, pool: bool
 ) -> tuple[Tensor, Tensor]:
     groups, batch, height, width, _ = images.shape
-    shape = groups, batch, (height - size + 1) // step, (width - size + 1) // step, weight.shape[2]
+    shape = groups, batch, (height - size + 1) // step, (width - size + 1) // step, tables.shape[3]
     return images.new_empty(shape), images.new_empty(shape if pool else groups, dtype=torch.uint8)
 
 
-def conv_weight_gradient(dy: Tensor, images: Tensor, size: int) -> Tensor:
-    """The gradient of the weights' table; `dy`, at every place of the images, has a border like theirs."""
-    table = fake_weight_gradient(dy, images, size)
+def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
+    """The gradient of the weights' tables, in parts that are to be summed: [G, parts, depth, places, N].
+
+    One table if `dy` is at every place of the images, with a border like theirs; four if it is at the place of its
+    window that `index` says.
+    """
+    tables = fake_weight_gradient(dy, index, images, size)
     if is_fast(dy):
-        triton_kernels().weight_gradient(dy, images, table, size)
-        return table
-    border = size // 2
-    inner = dy[:, :, border : dy.shape[2] - border, border : dy.shape[3] - border]
-    patches = images.unfold(2, size, 1).unfold(3, size, 1)  # [G, B, H, W, C, k, k]
-    return table.copy_(torch.einsum("gbhwcij,gbhwn->gijcn", patches, inner).flatten(1, 3))
+        triton_kernels().weight_gradient(dy, index, images, tables, size)
+        return tables
+    if index is None:
+        border = size // 2
+        dy = dy[:, :, border : dy.shape[2] - border, border : dy.shape[3] - border, None]
+        patches = images.unfold(2, size, 1).unfold(3, size, 1)  # [G, B, H, W, C, k, k]
+    else:
+        place = torch.arange(4, device=dy.device)[:, None]
+        dy = torch.where(index[..., None, :] == place, dy[..., None, :], 0)
+        patches = images.unfold(2, size + 1, 2).unfold(3, size + 1, 2)
+    return tables.copy_(torch.einsum("gbhwcij,gbhwpn->gijcpn", patches, dy).flatten(1, 3)[:, None])
 
 
-def fake_weight_gradient(dy: Tensor, images: Tensor, size: int) -> Tensor:
+def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
+    window = index is not None
+    depth = (size + window) ** 2 * images.shape[-1]
     dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
-    return dy.new_empty(dy.shape[0], size * size * images.shape[-1], dy.shape[-1], dtype=dtype)
+    # nothing here may depend on the number of groups: a compiled graph serves any number
+    parts = triton_kernels().parts_of_weight_gradient(dy, index, images, size) if is_fast(dy) else 1
+    return dy.new_empty(dy.shape[0], parts, depth, 4 if window else 1, dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:

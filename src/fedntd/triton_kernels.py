@@ -7,11 +7,18 @@ products over channels-last images with a border of zeros, in which each row of 
     forward          out[m, n] = sum_k patch[m, k] · weight[k, n]    m: a place in an image, k: (row, column, channel)
     weight gradient  dw[k, n]  = sum_m patch[m, k] · dy[m, n]        in parts that are then summed
 
-Neighbouring patches overlap, so every pixel is read up to 25 times: `.ca` keeps it in the processor's own cache.
+With WINDOW, m is a 2x2 pooling window, its patch has a row and a column more, and there are four tables of weights side
+by side, one for each place of the window: 4·N columns.
+
+Neighbouring patches overlap, so every pixel is read up to 25 times: `.ca` keeps it in the processor's own cache (Triton
+3.6 heeds that only for loads of less than 16 bytes).
 No atomic additions, so that repeated runs are the same to the last bit.
 """
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAssignmentType=false
 # (Triton compiles these functions; their types are not Python's)
+
+import math
+from typing import NamedTuple
 
 import torch
 import triton
@@ -29,10 +36,9 @@ def corner_of(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BORDER: tl.constexpr
 
 
 @triton.jit
-def along_patch(k, WIDTH: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr, RUN: tl.constexpr):
-    """How far the k-th number of a patch lies from its first: runs of SIZE·C numbers, one from each row."""
-    away = k // (SIZE * C) * ((WIDTH + SIZE - 1) * C) + k % (SIZE * C)
-    return tl.max_contiguous(tl.multiple_of(away, RUN), RUN)
+def along_patch(k, ROW: tl.constexpr, PITCH: tl.constexpr, RUN: tl.constexpr):
+    """How far the k-th number of a patch lies from its first: ROW numbers in turn from each row of the image."""
+    return tl.max_contiguous(tl.multiple_of(k // ROW * PITCH + k % ROW, RUN), RUN)
 
 
 @triton.jit
@@ -44,68 +50,98 @@ def load_patch(pointers, k, DEPTH: tl.constexpr, BK: tl.constexpr):
 
 
 @triton.jit
+def columns_of(tile, PLACES: tl.constexpr, BN: tl.constexpr):
+    """Place and feature of each column: the places side by side, each with the same features."""
+    column = tl.arange(0, PLACES * BN)
+    return column // BN, tile * BN + column % BN
+
+
+@triton.jit
 def forward_kernel(
     x_ptr, w_ptr, b_ptr, out_ptr, index_ptr, x_group, w_group, b_group, outputs,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr,
-    RUN: tl.constexpr, STEP: tl.constexpr, POOL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    RUN: tl.constexpr, STEP: tl.constexpr, POOL: tl.constexpr, WINDOW: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    DEPTH: tl.constexpr = SIZE * SIZE * C
+    SIDE: tl.constexpr = SIZE + 1 if WINDOW else SIZE
+    PLACES: tl.constexpr = 4 if WINDOW else 1
+    DEPTH: tl.constexpr = SIDE * SIDE * C
+    PITCH: tl.constexpr = (WIDTH + SIZE - 1) * C
     group = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(2) * BN + tl.arange(0, BN)
+    place, feature = columns_of(tl.program_id(2), PLACES, BN)
     x_ptr += group * x_group
     w_ptr += group * w_group
     patch_ptr = x_ptr + (corner_of(tl.minimum(m, outputs - 1), HEIGHT, WIDTH, SIZE // 2, STEP) * C)[:, None]
     bias = tl.load(b_ptr + group * b_group + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    total = tl.zeros((BM, BN), dtype=tl.float32) + bias
+    total = tl.zeros((BM, PLACES * BN), dtype=tl.float32)
     right, below, across = total, total, total
     for k0 in range(0, DEPTH, BK):
         k = k0 + tl.arange(0, BK)
-        weight = tl.load(w_ptr + k[:, None] * N + n[None, :], mask=(k < DEPTH)[:, None] & (n < N)[None, :], other=0.0)
-        run = patch_ptr + along_patch(k, WIDTH, C, SIZE, RUN)[None, :]
+        table = w_ptr + (k * PLACES * N)[:, None] + (place * N + feature)[None, :]
+        weight = tl.load(table, mask=(k < DEPTH)[:, None] & (feature < N)[None, :], other=0.0)
+        run = patch_ptr + along_patch(k, SIDE * C, PITCH, RUN)[None, :]
         total = tl.dot(load_patch(run, k, DEPTH, BK), weight, total, input_precision=PRECISION)
-        if POOL:  # the other three places of the window
-            down = run + (WIDTH + SIZE - 1) * C
+        if POOL and not WINDOW:  # the other three places of the window
+            down = run + PITCH
             right = tl.dot(load_patch(run + C, k, DEPTH, BK), weight, right, input_precision=PRECISION)
             below = tl.dot(load_patch(down, k, DEPTH, BK), weight, below, input_precision=PRECISION)
             across = tl.dot(load_patch(down + C, k, DEPTH, BK), weight, across, input_precision=PRECISION)
+    if WINDOW:
+        left, right = total.reshape(BM, 2, 2, BN).permute(0, 3, 1, 2).split()
+        total, below = left.split()
+        right, across = right.split()
     where = (group * outputs + m)[:, None] * N + n[None, :]
     good = (m < outputs)[:, None] & (n < N)[None, :]
     if POOL:
         lower = tl.maximum(below, across)
         others = tl.maximum(right, lower)
         corner = tl.where(total >= others, 0, tl.where(right >= lower, 1, tl.where(below >= across, 2, 3)))
-        total = tl.maximum(total, others)
+        total = tl.maximum(total, others) + bias
         tl.store(index_ptr + where, tl.where(total > 0, corner, 4).to(tl.uint8), mask=good)
         total = tl.maximum(total, 0.0)
+    else:
+        total += bias
     tl.store(out_ptr + where, total.to(out_ptr.dtype.element_ty), mask=good)
 
 
 @triton.jit
 def weight_gradient_kernel(
-    dy_ptr, x_ptr, part_ptr, dy_group, x_group, rows, share,
+    dy_ptr, index_ptr, x_ptr, part_ptr, dy_group, index_group, x_group, rows, share,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr,
-    RUN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    RUN: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    DEPTH: tl.constexpr = SIZE * SIZE * C
+    SIDE: tl.constexpr = SIZE + 1 if WINDOW else SIZE
+    PLACES: tl.constexpr = 4 if WINDOW else 1
+    DEPTH: tl.constexpr = SIDE * SIDE * C
+    PITCH: tl.constexpr = (WIDTH + SIZE - 1) * C
     column_tiles = tl.cdiv(N, BN)
     k = tl.program_id(0) // column_tiles * BK + tl.arange(0, BK)
     n = tl.program_id(0) % column_tiles * BN + tl.arange(0, BN)
     group = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
     x_ptr += group * x_group
-    # the middle of the patch of output m is where dy has it: both have the same border
-    dy_ptr += group * dy_group + (SIZE // 2 * (WIDTH + SIZE - 1) + SIZE // 2) * N
-    away = along_patch(k, WIDTH, C, SIZE, RUN)
-    total = tl.zeros((BK, BN), dtype=tl.float32)
+    dy_ptr += group * dy_group
+    index_ptr += group * index_group
+    away = along_patch(k, SIDE * C, PITCH, RUN)
+    total = tl.zeros((BK, PLACES * BN), dtype=tl.float32)
     for m0 in range(part * share, min(part * share + share, rows), BM):
         m = m0 + tl.arange(0, BM)
-        corner = corner_of(tl.minimum(m, rows - 1), HEIGHT, WIDTH, SIZE // 2, 1)
+        corner = corner_of(tl.minimum(m, rows - 1), HEIGHT, WIDTH, SIZE // 2, 2 if WINDOW else 1)
         patch = load_patch(x_ptr + (corner * C)[:, None] + away[None, :], k, DEPTH, BK)
+        # dy has no border in windows; otherwise the same as the images, and the middle of a patch is its output's place
+        middle = corner + SIZE // 2 * (WIDTH + SIZE - 1) + SIZE // 2
+        where = ((m if WINDOW else middle) * N)[:, None] + n[None, :]
         good = (m < rows)[:, None] & (n < N)[None, :]
-        dy = tl.load(dy_ptr + (corner * N)[:, None] + n[None, :], mask=good, other=0.0)
+        dy = tl.load(dy_ptr + where, mask=good, other=0.0)
+        if WINDOW:  # the four places side by side, each with what came from there
+            index = tl.load(index_ptr + where, mask=good, other=0)
+            none = tl.zeros_like(dy)
+            upper = tl.join(tl.where(index == 0, dy, none), tl.where(index == 1, dy, none))
+            lower = tl.join(tl.where(index == 2, dy, none), tl.where(index == 3, dy, none))
+            dy = tl.join(upper, lower).permute(0, 3, 2, 1).reshape(BM, PLACES * BN)
         if SPLIT:
             # Tensor cores take transposed operands in 16 bits only. A float32 as a sum of two bfloat16 keeps 16 bits of
             # its mantissa, more than TF32's 10, and three such products are still far faster.
@@ -118,19 +154,25 @@ def weight_gradient_kernel(
             total = tl.dot(patch_high, dy_high, total)
         else:
             total = tl.dot(tl.trans(patch), dy, total, input_precision=PRECISION)
-    where = ((group * tl.num_programs(2) + part) * DEPTH + k)[:, None] * N + n[None, :]
-    tl.store(part_ptr + where, total, mask=(k < DEPTH)[:, None] & (n < N)[None, :])
+    place, feature = columns_of(tl.program_id(0) % column_tiles, PLACES, BN)
+    row = (group * tl.num_programs(2) + part) * DEPTH + k
+    where = (row * PLACES * N)[:, None] + (place * N + feature)[None, :]
+    tl.store(part_ptr + where, total, mask=(k < DEPTH)[:, None] & (feature < N)[None, :])
 
 
 # rows, depth, warps, stages, for few channels and for many: fastest of those tried on an H200 with the paper's layers
-# (ten clients, batch 50), but for the 32-bit weight gradient, which has changed since
+# (ten clients, batch 50), but for the 32-bit weight gradient, which has changed since, and the windows, not yet tried
 TILES = {
     ("forward", 16): ((128, 32, 4, 3), (256, 32, 4, 2)),
     ("forward", 32): ((128, 32, 4, 3), (256, 32, 4, 3)),
     ("pooled forward", 16): ((128, 32, 4, 2), (64, 32, 4, 4)),
     ("pooled forward", 32): ((32, 64, 4, 2), (128, 32, 8, 3)),
+    ("window forward", 16): ((128, 32, 4, 3),),
+    ("window forward", 32): ((128, 32, 8, 2),),
     ("weight gradient", 16): ((32, 128, 4, 3), (32, 64, 4, 4)),
     ("weight gradient", 32): ((32, 128, 4, 2), (32, 64, 4, 2)),
+    ("window weight gradient", 16): ((64, 64, 4, 3),),
+    ("window weight gradient", 32): ((32, 64, 4, 2),),
 }
 PROCESSORS = 132  # of an H200
 
@@ -148,9 +190,9 @@ def dot_precision(x: Tensor) -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 or x.dtype != torch.float32 else "ieee"
 
 
-def run_of(channels: int) -> int:
-    """How many numbers of a patch in turn are surely neighbours in memory, from an address that divides by it."""
-    return next(run for run in (16, 8, 4, 2, 1) if channels % run == 0)
+def run_of(row: int, pitch: int) -> int:
+    """How many numbers of a patch in turn are surely neighbours in memory, at a distance that divides by it."""
+    return math.gcd(row, pitch, 16)
 
 
 def by_group(tensor: Tensor) -> Tensor:
@@ -159,41 +201,68 @@ def by_group(tensor: Tensor) -> Tensor:
 
 
 def forward(
-    images: Tensor, weight: Tensor, bias: Tensor, out: Tensor, index: Tensor, size: int, step: int, pool: bool
+    images: Tensor, tables: Tensor, bias: Tensor, out: Tensor, index: Tensor, size: int, step: int, pool: bool
 ) -> None:
     """Fill `out`, and with `pool` the `index`."""
-    images, weight, bias = by_group(images), by_group(weight), by_group(bias)
+    images, tables, bias = by_group(images), by_group(tables), by_group(bias)
     groups, batch, height, width, channels = images.shape
-    height, width, features = height - size + 1, width - size + 1, weight.shape[2]
+    features, window = tables.shape[3], tables.shape[2] > 1
+    run = run_of((size + window) * channels, width * channels)
+    height, width = height - size + 1, width - size + 1
     outputs = batch * (height // step) * (width // step)
-    bm, bk, warps, stages = tiles("pooled forward" if pool else "forward", channels, images)
-    bn = tile(features, 64)
+    kind = "window forward" if window else "pooled forward" if pool else "forward"
+    bm, bk, warps, stages = tiles(kind, channels, images)
+    bn = tile(features, 32 if window else 64)
     while bm > 16 * warps // 4 and groups * triton.cdiv(outputs, bm) < PROCESSORS:
         bm //= 2  # few clients: smaller tiles, so that the whole chip has something to do
     forward_kernel[(triton.cdiv(outputs, bm), groups, triton.cdiv(features, bn))](
-        images, weight, bias, out, index, images.stride(0), weight.stride(0), bias.stride(0), outputs,
-        HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run_of(channels), STEP=step, POOL=pool,
+        images, tables, bias, out, index, images.stride(0), tables.stride(0), bias.stride(0), outputs,
+        HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, STEP=step, POOL=pool, WINDOW=window,
         BM=bm, BN=bn, BK=bk, PRECISION=dot_precision(images), num_warps=warps, num_stages=stages,
     )  # fmt: skip
 
 
-def weight_gradient(dy: Tensor, images: Tensor, table: Tensor, size: int) -> None:
-    """Fill `table`."""
-    dy, images = by_group(dy), by_group(images)
-    groups, batch, height, width, channels = images.shape
-    height, width, outputs = height - size + 1, width - size + 1, dy.shape[-1]
-    rows, depth = batch * height * width, size * size * channels
-    bm, bk, warps, stages = tiles("weight gradient", channels, dy)
-    bn, bk = tile(outputs, 64), tile(depth, bk)
+class Cut(NamedTuple):
+    """How the work of a weight gradient is cut up."""
+
+    rows: int  # that are summed over
+    share: int  # of them, for each part
+    across: int  # tiles of the table
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+    stages: int
+
+
+def cut(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Cut:
+    """Into as many parts as let one group fill the chip, if they are not too short."""
+    _, batch, height, width, channels = images.shape
+    window, outputs = index is not None, dy.shape[-1]
+    rows = batch * (height - size + 1) * (width - size + 1) // (4 if window else 1)
+    depth = (size + window) ** 2 * channels
+    bm, bk, warps, stages = tiles("window weight gradient" if window else "weight gradient", channels, dy)
+    bn, bk = tile(outputs, 32 if window else 64), tile(depth, bk)
     across = triton.cdiv(depth, bk) * triton.cdiv(outputs, bn)
-    parts = max(1, min(triton.cdiv(rows, 8 * bm), 800 // (groups * across)))  # enough programs to fill the chip
-    share = triton.cdiv(triton.cdiv(rows, parts), bm) * bm
-    partial = table if parts == 1 else table.new_empty(groups, parts, depth, outputs)
-    weight_gradient_kernel[(across, groups, parts)](
-        dy, images, partial, dy.stride(0), images.stride(0), rows, share,
-        HEIGHT=height, WIDTH=width, C=channels, N=outputs, SIZE=size, RUN=run_of(channels),
+    share = bm * max(8, triton.cdiv(rows, bm * max(1, PROCESSORS // across)))
+    return Cut(rows, share, across, bm, bn, bk, warps, stages)
+
+
+def parts_of_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> int:
+    rows, share, *_ = cut(dy, index, images, size)
+    return triton.cdiv(rows, share)
+
+
+def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Tensor, size: int) -> None:
+    """Fill `tables`, which have as many parts as `parts_of_weight_gradient` says."""
+    rows, share, across, bm, bn, bk, warps, stages = cut(dy, index, images, size)
+    window = index is not None
+    dy, index, images = by_group(dy), by_group(index if window else dy), by_group(images)
+    groups, _, height, width, channels = images.shape
+    weight_gradient_kernel[(across, groups, triton.cdiv(rows, share))](
+        dy, index, images, tables, dy.stride(0), index.stride(0), images.stride(0), rows, share,
+        HEIGHT=height - size + 1, WIDTH=width - size + 1, C=channels, N=dy.shape[-1], SIZE=size,
+        RUN=run_of((size + window) * channels, width * channels), WINDOW=window,
         BM=bm, BN=bn, BK=bk, SPLIT=dy.dtype == torch.float32 and dot_precision(dy) == "tf32",
         PRECISION=dot_precision(dy), num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    if parts > 1:
-        torch.sum(partial, 1, out=table)
