@@ -1,6 +1,7 @@
 """Our convolutions against float64 `F.conv2d`: the PyTorch form here, the Triton kernels in Triton's interpreter."""
 
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from torch.nn import functional as F
 
 from fedntd import kernels
 
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not on this platform")
+
 # groups, batch, channels in and out, height, width, size of the kernel, what is done
 SHAPES = [
     (2, 3, 3, 32, 8, 8, 5, "pool"),
@@ -24,10 +27,10 @@ SHAPES = [
     (2, 2, 1, 32, 6, 6, 5, "pool"),
     (1, 3, 2, 7, 2, 4, 3, "pool"),
     (2, 1, 5, 40, 4, 2, 1, "pool"),
-    (1, 9, 3, 20, 14, 18, 3, "pool"),  # the weight gradient in several parts
+    (2, 5, 3, 20, 14, 18, 3, "pool"),  # the weight gradient in several parts
     (1, 1, 1, 70, 14, 14, 5, "pool"),
     (3, 2, 5, 7, 5, 4, 3, "stride 1"),
-    (1, 3, 4, 7, 14, 14, 3, "stride 1"),  # the weight gradient in several parts
+    (2, 2, 4, 7, 14, 14, 3, "stride 1"),  # the weight gradient in several parts
     (1, 1, 16, 70, 4, 4, 3, "stride 1"),
     (2, 2, 16, 20, 4, 8, 3, "stride 2"),
     (2, 1, 3, 5, 4, 2, 1, "stride 2"),
@@ -114,7 +117,7 @@ def test_several_losses_of_one_network():
     torch.testing.assert_close(*gradients_of_several_losses())
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not on this platform")
+@needs_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here the kernels are tested as they are")
 def test_triton_kernels_in_the_interpreter():
     """In a process of its own, since the interpreter is chosen when Triton is imported.
@@ -147,6 +150,19 @@ def test_triton_kernels_in_the_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "agreed", done.stderr[-2000:]
+
+
+@needs_triton
+@given(st.integers(1, 33), st.sampled_from([1, 3, 5, 7]), st.integers(1, 16), st.booleans())
+def test_runs_of_a_patch_are_where_the_kernels_expect_them(channels: int, size: int, half: int, window: bool):
+    """What is read at once lies in one piece, at an address that divides by its length; a GPU stops if it does not."""
+    width, side = 2 * half + size - 1, size + window
+    run = kernels.triton_kernels().run_of(side * channels, width * channels)
+    image = torch.arange(side * width * channels).view(side, width, channels)
+    pieces = image[:, :side].flatten()[: side * side * channels // run * run].view(-1, run)
+    assert bool((pieces[:, 0] % run == 0).all())
+    assert bool((pieces == pieces[:, :1] + torch.arange(run)).all())
+    assert run >= (2 if window else 1) * math.gcd(channels, 8)
 
 
 def test_what_is_shared_by_the_groups_is_not_copied():
