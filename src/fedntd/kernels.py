@@ -77,8 +77,8 @@ class GroupedConv(torch.autograd.Function):
             turned = as_tables(weight.flip(3, 4).transpose(1, 2))
             zero = weight.new_zeros(channels).expand(len(weight), channels)
             dx = torch.ops.fedntd.conv_forward(dense, turned, zero, size, 1, False)[0].permute(0, 1, 4, 2, 3)
-        tables = torch.ops.fedntd.conv_weight_gradient(*((dy, index) if window else (dense, None)), images, size)
-        dw = from_tables(tables, weight, window)
+        given = (dy.contiguous(), index) if window else (dense, None)
+        dw = from_tables(torch.ops.fedntd.conv_weight_gradient(*given, images, size), weight, window)
         db = (torch.where(index < NOWHERE, dy, 0) if ctx.pool else dy).sum((1, 2, 3))
         return dx, dw, db, None, None
 
@@ -108,12 +108,12 @@ def as_tables(weight: Tensor, window: bool = False, further: int = 0) -> Tensor:
 
 
 def from_tables(tables: Tensor, weight: Tensor, window: bool) -> Tensor:
-    """The gradient of the weights from parts of that of their tables: [G, parts, depth, places, N]."""
+    """The gradient of the weights from that of their tables: [G, depth, places, N]."""
     channels, size = weight.shape[2:4]
-    pixels = tables.unflatten(2, (size + window, size + window, -1))[..., :channels, :, :]
+    pixels = tables.unflatten(1, (size + window, size + window, -1))[..., :channels, :, :]
     places = [(i, j) for i in range(1 + window) for j in range(1 + window)]
-    own = [pixels[:, :, i : i + size, j : j + size, :, p] for p, (i, j) in enumerate(places)]
-    return sum(own[1:], own[0]).sum(1).permute(0, 4, 3, 1, 2).to(weight.dtype)
+    own = [pixels[:, i : i + size, j : j + size, :, p] for p, (i, j) in enumerate(places)]
+    return sum(own[1:], own[0]).permute(0, 4, 3, 1, 2).to(weight.dtype)
 
 
 def spread(dy: Tensor, index: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def fake_forward(
 
 
 def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
-    """The gradient of the weights' tables, in parts that are to be summed: [G, parts, depth, places, N].
+    """The gradient of the weights' tables: [G, depth, places, N].
 
     One table if `dy` is at every place of the images, with a border like theirs; four if it is at the place of its
     window that `index` says.
@@ -200,16 +200,14 @@ def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size:
         place = torch.arange(4, device=dy.device)[:, None]
         dy = torch.where(index[..., None, :] == place, dy[..., None, :], 0)
         patches = images.unfold(2, size + 1, 2).unfold(3, size + 1, 2)
-    return tables.copy_(torch.einsum("gbhwcij,gbhwpn->gijcpn", patches, dy).flatten(1, 3)[:, None])
+    return tables.copy_(torch.einsum("gbhwcij,gbhwpn->gijcpn", patches, dy).flatten(1, 3))
 
 
 def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
     window = index is not None
     depth = (size + window) ** 2 * images.shape[-1]
     dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
-    # nothing here may depend on the number of groups: a compiled graph serves any number
-    parts = triton_kernels().parts_of_weight_gradient(dy, index, images, size) if is_fast(dy) else 1
-    return dy.new_empty(dy.shape[0], parts, depth, 4 if window else 1, dy.shape[-1], dtype=dtype)
+    return dy.new_empty(dy.shape[0], depth, 4 if window else 1, dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:

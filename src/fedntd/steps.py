@@ -131,29 +131,29 @@ class Compiler:
             constant = [leaf.clone() for leaf in parts.split.once(*tensors)]
             ahead = [leaf.clone() for leaf in parts.look_ahead(*tensors, plan, places)]
         mark_clients(constant, parts.split.once_axes)
-        mark_clients(ahead, [axis and axis + 1 for axis in parts.split.ahead_axes])
+        mark_clients(ahead, [None if axis is None else axis + 1 for axis in parts.split.ahead_axes])
 
         def begin() -> None:
             copy_all(constant, parts.split.once(*tensors))
 
-        def look_ahead() -> None:
+        def foresee() -> None:
             copy_all(ahead, parts.look_ahead(*tensors, plan, places))
 
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
         before = tree.map(torch.clone, changing)
         step = self.captured(lambda: parts.step(*tensors, *ahead, *constant))
         tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
-        look_ahead = self.captured(look_ahead)
+        foresee = self.captured(foresee)
 
-        def look_ahead_at(new_plan: Tensor) -> None:
+        def look_ahead(new_plan: Tensor) -> None:
             plan[: len(new_plan)].copy_(new_plan)
-            look_ahead()
+            foresee()
 
         def take(i: int) -> None:
             buffers.place.copy_(places[i])
             step()
 
-        return Step(self.captured(begin), look_ahead_at, take)
+        return Step(self.captured(begin), look_ahead, take)
 
     def parts(self, buffers: Buffers, inputs: tuple, plan: Tensor, places: Tensor, trace: Callable) -> Parts | None:
         """What is to be compiled, by a function that traces."""
@@ -195,11 +195,24 @@ class Compiler:
         leaves = [(axis, kind) for axis, kind, part in parts for _ in pytree.tree_leaves(part)]
         return [axis for axis, _ in leaves], [kind for _, kind in leaves]
 
-    def captured(self, function: Callable[[], None]) -> Callable[[], None]:
-        if self.pool is None:
-            return torch.no_grad()(function)
-        with torch.no_grad():
-            return graph_of(function, self.pool)[0].replay
+    @torch.no_grad()
+    def captured(self, function: Callable[[], None]) -> "Captured":
+        return Captured(function, graph_of(function, self.pool)[0] if self.pool else None)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function as a graph. The function is kept, since it holds the tensors whose addresses the graph knows."""
+
+    function: Callable[[], None]
+    graph: torch.cuda.CUDAGraph | None  # none on a CPU
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        if self.graph:
+            self.graph.replay()
+        else:
+            self.function()
 
 
 def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:

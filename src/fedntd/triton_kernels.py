@@ -18,7 +18,6 @@ No atomic additions, so that repeated runs are the same to the last bit.
 # (Triton compiles these functions; their types are not Python's)
 
 import math
-from typing import NamedTuple
 
 import torch
 import triton
@@ -215,6 +214,8 @@ def forward(
     bn = tile(features, 32 if window else 64)
     while bm > 16 * warps // 4 and groups * triton.cdiv(outputs, bm) < PROCESSORS:
         bm //= 2  # few clients: smaller tiles, so that the whole chip has something to do
+        if channels >= 16:
+            bk, stages = 64, 4  # and longer steps, since each waits for its pixels
     forward_kernel[(triton.cdiv(outputs, bm), groups, triton.cdiv(features, bn))](
         images, tables, bias, out, index, images.stride(0), tables.stride(0), bias.stride(0), outputs,
         HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, STEP=step, POOL=pool, WINDOW=window,
@@ -222,47 +223,28 @@ def forward(
     )  # fmt: skip
 
 
-class Cut(NamedTuple):
-    """How the work of a weight gradient is cut up."""
-
-    rows: int  # that are summed over
-    share: int  # of them, for each part
-    across: int  # tiles of the table
-    bm: int
-    bn: int
-    bk: int
-    warps: int
-    stages: int
-
-
-def cut(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Cut:
-    """Into as many parts as let one group fill the chip, if they are not too short."""
-    _, batch, height, width, channels = images.shape
-    window, outputs = index is not None, dy.shape[-1]
-    rows = batch * (height - size + 1) * (width - size + 1) // (4 if window else 1)
-    depth = (size + window) ** 2 * channels
-    bm, bk, warps, stages = tiles("window weight gradient" if window else "weight gradient", channels, dy)
-    bn, bk = tile(outputs, 32 if window else 64), tile(depth, bk)
-    across = triton.cdiv(depth, bk) * triton.cdiv(outputs, bn)
-    share = bm * max(8, triton.cdiv(rows, bm * max(1, PROCESSORS // across)))
-    return Cut(rows, share, across, bm, bn, bk, warps, stages)
-
-
-def parts_of_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> int:
-    rows, share, *_ = cut(dy, index, images, size)
-    return triton.cdiv(rows, share)
-
-
 def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Tensor, size: int) -> None:
-    """Fill `tables`, which have as many parts as `parts_of_weight_gradient` says."""
-    rows, share, across, bm, bn, bk, warps, stages = cut(dy, index, images, size)
+    """Fill `tables`: in parts, so that the chip has enough to do, which are then summed."""
     window = index is not None
     dy, index, images = by_group(dy), by_group(index if window else dy), by_group(images)
-    groups, _, height, width, channels = images.shape
-    weight_gradient_kernel[(across, groups, triton.cdiv(rows, share))](
-        dy, index, images, tables, dy.stride(0), index.stride(0), images.stride(0), rows, share,
-        HEIGHT=height - size + 1, WIDTH=width - size + 1, C=channels, N=dy.shape[-1], SIZE=size,
-        RUN=run_of((size + window) * channels, width * channels), WINDOW=window,
+    groups, batch, height, width, channels = images.shape
+    run = run_of((size + window) * channels, width * channels)
+    height, width = height - size + 1, width - size + 1
+    rows, (depth, _, outputs) = batch * height * width // (4 if window else 1), tables.shape[1:]
+    kind = "window weight gradient" if window else "weight gradient"
+    bm, bk, warps, stages = tiles(kind, channels, dy)
+    bn, bk = tile(outputs, 32 if window else 64), tile(depth, bk)
+    across = triton.cdiv(depth, bk) * triton.cdiv(outputs, bn)
+    # of at least eight tiles each; 800 programs keep the chip busy, and for one group one on each processor are enough
+    parts = min(triton.cdiv(rows, 8 * bm), PROCESSORS // across, 800 // (groups * across))
+    share = bm * triton.cdiv(triton.cdiv(rows, max(1, parts)), bm)
+    parts = triton.cdiv(rows, share)
+    partial = tables if parts == 1 else tables.new_empty(groups, parts, *tables.shape[1:])
+    weight_gradient_kernel[(across, groups, parts)](
+        dy, index, images, partial, dy.stride(0), index.stride(0), images.stride(0), rows, share,
+        HEIGHT=height, WIDTH=width, C=channels, N=outputs, SIZE=size, RUN=run, WINDOW=window,
         BM=bm, BN=bn, BK=bk, SPLIT=dy.dtype == torch.float32 and dot_precision(dy) == "tf32",
         PRECISION=dot_precision(dy), num_warps=warps, num_stages=stages,
     )  # fmt: skip
+    if parts > 1:
+        torch.sum(partial, 1, out=tables)
