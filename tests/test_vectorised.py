@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, tracing, tree, vectorised
+from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, steps, tracing, tree
 from fedntd.config import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import from_tensors
 from fedntd.record import Record
+from fedntd.steps import Buffers, Compiler, Step
+from fedntd.together import federate, federate_together
 from fedntd.tree import Weights
-from fedntd.vectorised import Buffers, Vectorised
+from fedntd.vectorised import Vectorised
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -111,29 +113,25 @@ def test_the_papers_networks_on_augmented_images(model: str, algorithm: str):
 
 
 @pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[torch.Tensor], None]]:
-    """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; they are kept here, by their
-    number of clients."""
-    ready: dict[int, Callable[[torch.Tensor], None]] = {}
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; here are their numbers of
+    clients."""
+    ready: set[int] = set()
+    compilers: dict[Vectorised, Compiler] = {}
 
-    def step_for(engine: Vectorised, clients: int, buffers: Buffers, width: int) -> Callable[[torch.Tensor], None]:
-        if clients not in ready:
-            step, tensors, plan = engine.compilable(buffers.first(clients, engine.axes), width)
+    def make_step(engine: Vectorised, buffers: Buffers, for_these: bool) -> Step:
+        ready.add(len(buffers.loss))
+        if engine not in compilers:
+            compilers[engine] = Compiler(engine.gather, engine.step, engine.axes)
+        return compilers[engine].make(buffers, for_these)
 
-            def replay(new_plan: torch.Tensor) -> None:
-                plan.copy_(new_plan)
-                step(*tensors)
-
-            ready[clients] = replay
-        return ready[clients]
-
-    monkeypatch.setattr(Vectorised, "step_for", step_for)
+    monkeypatch.setattr(Vectorised, "make_step", make_step)
     return ready
 
 
 RAGGED: dict[str, dict] = {
     "partition": {"name": "lda", "alpha": 0.3, "min_size": 1},
-    "federation": {"ratio": 1.0, "rounds": 1, "local_epochs": 1},
+    "federation": {"ratio": 1.0, "rounds": 2, "local_epochs": 1},  # in two rounds the context changes
 }
 
 
@@ -148,7 +146,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     blobs: Dataset,
     tiny_net: Net,
     make_config: MakeConfig,
-    as_on_a_gpu: dict,
+    as_on_a_gpu: set,
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The traced steps (for all clients, for one, for any number), not compiled."""
@@ -164,8 +162,8 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
         return call
 
     for function in (tracing.traced, tracing.traced_for_any_number):
-        monkeypatch.setattr(vectorised, function.__name__, counted(function))
-    monkeypatch.setattr(vectorised, "compiled", lambda module: module)
+        monkeypatch.setattr(steps, function.__name__, counted(function))
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
     config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
     run, loop = (
         Federation(config, blobs, tiny_net()),
@@ -173,13 +171,56 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     )
     list(run), list(loop)
     assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
-    assert calls == {"traced": 2, "traced_for_any_number": 1}
+    assert calls == {"traced": 4, "traced_for_any_number": 2}
     assert_equal_weights(run, loop)
+
+
+def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
+    blobs: Dataset,
+    tiny_net: Net,
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+):
+    """The plain steps and the traced ones, which carry the cast weights on from step to step, to the last bit."""
+    config = make_config(engine="vectorised", precision="bf16", algorithm={"name": "fedntd"}, **RAGGED)
+    plain = Federation(config, blobs, tiny_net())
+    list(plain)
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
+    assert len(request.getfixturevalue("as_on_a_gpu")) == 0
+    kept: list[tracing.Split] = []
+    monkeypatch.setattr(steps, "split", lambda *given: kept.append(tracing.split(*given)) or kept[-1])
+    run = Federation(config, blobs, tiny_net())
+    list(run)
+    names = [node.name for node in kept[0].step.graph.nodes if node.op == "placeholder"]
+    assert sum(name.startswith("kept_") for name in names) >= 5  # the network's four leaves, and what the teacher says
+    assert len(kept[0].ahead_axes) > 0
+    for name, leaf in plain.state.w.items():
+        assert torch.equal(run.state.w[name], leaf)
+
+
+@pytest.mark.parametrize("name", ["fedntd", "scaffold"])
+def test_several_runs_by_the_step_that_a_gpu_compiles(
+    name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
+    config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
+    configs = [replace(config, seed=seed) for seed in (0, 1)]
+    together: dict[int, list[Record]] = {0: [], 1: []}
+    for i, record in federate_together(configs, dataset=blobs, model=tiny_net()):
+        assert isinstance(record, Record)
+        together[i].append(record)
+    assert max(as_on_a_gpu) > 6  # clients of both
+    for i, one in enumerate(configs):
+        for mine, alone in zip(
+            together[i], federate(replace(one, engine="sequential"), blobs, tiny_net()), strict=True
+        ):
+            assert_equal_records(alone, mine)
 
 
 # torch.compile uses what torch itself warns of
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu: dict):
+def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu: set):
     """By the compiler that a GPU's step goes through, here for a CPU, and with a user's convolution: compiled, it has
     the number of clients written into it, so that no step serves several."""
     torch._dynamo.reset()
@@ -189,26 +230,8 @@ def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu
     config = make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED | {"federation": federation})
     run, loop = Federation(config, images(), net), Federation(replace(config, engine="sequential"), images(), net)
     list(run), list(loop)
-    assert {2, 3} <= set(as_on_a_gpu)
+    assert {2, 3} <= as_on_a_gpu
     assert_equal_weights(run, loop)
-
-
-def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_number():
-    tensors, axes = [torch.zeros(3, 2)], [0]
-
-    def with_one_more(x: torch.Tensor) -> None:
-        x.add_(torch.ones(len(x) + 1, 2)[1:])
-
-    def proportional(x: torch.Tensor) -> None:
-        x.add_(torch.ones(2 * len(x)).view(-1, 2))
-
-    assert tracing.traced_for_any_number(with_one_more, tensors, axes) is None
-    assert tracing.traced_for_any_number(lambda x: x.add_(1) if len(x) == 7 else x.mul_(2), tensors, axes) is None
-    module = tracing.traced_for_any_number(proportional, tensors, axes)
-    assert module is not None
-    x = torch.zeros(5, 2)
-    module(x)
-    assert torch.equal(x, torch.ones(5, 2))
 
 
 def test_dropout_is_refused(blobs: Dataset, make_config: MakeConfig):

@@ -1,9 +1,16 @@
 """Convolutions of many networks at once: each group (client) has its own images and its own weights.
 
 `conv(x, weight, bias)` and `conv_pool_relu(x, weight, bias)` behave like ordinary differentiable functions of one
-network, and under `torch.vmap` become one launch for all of them: an operator of PyTorch whose vectorised axis is more
-groups. On a GPU the operators are the kernels in triton_kernels.py; where Triton cannot run (a CPU, float64) PyTorch
-does the same.
+network, and under `torch.vmap` become one launch for all of them: two operators of PyTorch whose vectorised axis is
+more groups. On a GPU they are the matrix products in triton_kernels.py; where Triton cannot run (a CPU, float64)
+PyTorch does the same.
+
+The operators take images with the channels last and a border of zeros, and weights as tables. Bringing them into that
+form is left to ordinary operations, which a compiler can merge with what comes before and after.
+
+The four places of a 2x2 pooling window see nearly the same pixels: k x k of the same (k+1) x (k+1). With few channels,
+reading pixels is what takes the time. There the operators read those of a window once, and multiply them with four
+tables of weights, one for each place: its own k x k among zeros.
 """
 
 import os
@@ -15,62 +22,115 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+WINDOW_CHANNELS = 16  # with fewer, a pooled convolution reads whole windows; 0: none does
+NOWHERE = 4  # in place of which of a window's four was the largest: none was above zero
 
 
 def conv_pool_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """ReLU of the 2x2 max-pooled convolution ("same" padding, stride 1): [B, C, H, W] -> [B, N, H/2, W/2]."""
-    return GroupedConv.apply(x[None], weight[None], bias[None], True)[0][0]
+    return GroupedConv.apply(x[None], weight[None], bias[None], 2, True)[0][0]
 
 
-def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The convolution alone ("same" padding, stride 1): [B, C, H, W] -> [B, N, H, W]."""
+def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
+    """The convolution alone ("same" padding, stride 1 or 2): [B, C, H, W] -> [B, N, H/stride, W/stride]."""
     zero = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    return GroupedConv.apply(x[None], weight[None], zero[None], False)[0][0]
+    return GroupedConv.apply(x[None], weight[None], zero[None], stride, False)[0][0]
 
 
 class GroupedConv(torch.autograd.Function):
-    """x [G, B, C, H, W], weight [G, N, C, k, k], bias [G, N] -> out [G, B, N, ...]; also what the backward pass needs:
-    where each maximum came from, and the images as the kernels read them."""
+    """x [G, B, C, H, W], weight [G, N, C, k, k], bias [G, N] -> out [G, B, N, H/step, W/step]; also what the backward
+    pass needs: where each maximum came from, and the images as the operators take them."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.ops.fedntd.conv_forward(x, weight, bias, pool)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, step: int, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
+        size = weight.shape[-1]
+        further = 1 if x.shape[2] == 3 else 0  # three channels become four: whole words are read faster
+        images = with_border(x.permute(0, 1, 3, 4, 2), size // 2, further)
+        tables = as_tables(weight, windowed(weight, pool), further)
+        out, index = torch.ops.fedntd.conv_forward(images, tables, bias, size, step, pool)
+        return out.permute(0, 1, 4, 2, 3), index, images
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        _, weight, _, ctx.pool = inputs
-        out, index, images = output
+        _, weight, _, ctx.step, ctx.pool = inputs
+        _, index, images = output
         ctx.mark_non_differentiable(index, images)
-        ctx.save_for_backward(weight, out, index, images)
+        ctx.save_for_backward(weight, index, images)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        weight, out, index, images = ctx.saved_tensors
-        dy = torch.where(out > 0, gradients[0], 0) if ctx.pool else gradients[0]
-        dx, dw = torch.ops.fedntd.conv_backward(dy, index, images, weight, ctx.pool, ctx.needs_input_grad[0])
-        return dx if ctx.needs_input_grad[0] else None, dw, dy.sum((1, 3, 4)), None
+        weight, index, images = ctx.saved_tensors
+        channels, size = weight.shape[2:4]
+        dy = gradients[0].permute(0, 1, 3, 4, 2)
+        window, dense, dx = windowed(weight, ctx.pool), None, None
+        if ctx.needs_input_grad[0] or not window:
+            dense = dy
+            if ctx.step == 2:
+                dense = spread(dy, index if ctx.pool else torch.zeros_like(dy, dtype=torch.uint8))
+            dense = with_border(dense, size // 2)
+        if ctx.needs_input_grad[0]:
+            # the same convolution, of the gradient, with the weights turned around
+            turned = as_tables(weight.flip(3, 4).transpose(1, 2))
+            zero = weight.new_zeros(channels).expand(len(weight), channels)
+            dx = torch.ops.fedntd.conv_forward(dense, turned, zero, size, 1, False)[0].permute(0, 1, 4, 2, 3)
+        given = (dy.contiguous(), index) if window else (dense, None)
+        dw = from_tables(torch.ops.fedntd.conv_weight_gradient(*given, images, size), weight, window)
+        db = (torch.where(index < NOWHERE, dy, 0) if ctx.pool else dy).sum((1, 2, 3))
+        return dx, dw, db, None, None
+
+
+def windowed(weight: Tensor, pool: bool) -> bool:
+    """Whether the operators read whole pooling windows: few channels, and tensor cores for the further arithmetic."""
+    tensor_cores = weight.dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32
+    return pool and bool(tensor_cores) and weight.shape[2] < WINDOW_CHANNELS
+
+
+def with_border(images: Tensor, border: int, further: int = 0) -> Tensor:
+    """[G, B, H, W, C] within zeros, and with further channels of zeros."""
+    return F.pad(images, (0, further, border, border, border, border)).contiguous()
+
+
+def as_tables(weight: Tensor, window: bool = False, further: int = 0) -> Tensor:
+    """[G, N, C, k, k] as [G, depth, places, N]: one table of depth k·k·C', or four of (k+1)·(k+1)·C', side by side.
+
+    C' counts the further channels, with zeros.
+    """
+    more = int(window)
+    side = weight.shape[-1] + more
+    padded = F.pad(weight, (more, more, more, more, 0, further))
+    # views of one tensor, so that it takes the compiler one kernel
+    shifted = padded.unfold(3, side, 1).unfold(4, side, 1).flip(3, 4)  # [G, N, C', i, j, row, column]
+    return shifted.permute(0, 5, 6, 2, 3, 4, 1).flatten(4, 5).flatten(1, 3).contiguous()
+
+
+def from_tables(tables: Tensor, weight: Tensor, window: bool) -> Tensor:
+    """The gradient of the weights from that of their tables: [G, depth, places, N]."""
+    channels, size = weight.shape[2:4]
+    pixels = tables.unflatten(1, (size + window, size + window, -1))[..., :channels, :, :]
+    places = [(i, j) for i in range(1 + window) for j in range(1 + window)]
+    own = [pixels[:, i : i + size, j : j + size, :, p] for p, (i, j) in enumerate(places)]
+    return sum(own[1:], own[0]).permute(0, 4, 3, 1, 2).to(weight.dtype)
+
+
+def spread(dy: Tensor, index: Tensor) -> Tensor:
+    """Each value at the one of its window's four places that `index` says, zeros elsewhere:
+    [..., H/2, W/2, C] -> [..., H, W, C]."""
+    place = torch.arange(4, device=dy.device).view(2, 1, 2, 1)
+    windows = torch.where(index[..., :, None, :, None, :] == place, dy[..., :, None, :, None, :], 0)
+    return windows.flatten(-5, -4).flatten(-3, -2)
 
 
 # --- the operators, and what they do to a further axis ----------------------------------------------------------
 
 LIBRARY = torch.library.Library("fedntd", "DEF")
-LIBRARY.define("conv_forward(Tensor x, Tensor weight, Tensor bias, bool pool) -> (Tensor, Tensor, Tensor)")
 LIBRARY.define(
-    "conv_backward(Tensor dy, Tensor index, Tensor images, Tensor weight, bool pool, bool need_dx) -> (Tensor, Tensor)"
+    "conv_forward(Tensor images, Tensor weight, Tensor bias, int size, int step, bool pool) -> (Tensor, Tensor)"
 )
-
-
-def empty_images(*shape: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty [G, B, C, H, W]; for Triton's kernels its memory is [G, B, H, W, C]."""
-    if not is_fast(like):
-        return like.new_empty(shape, dtype=dtype or like.dtype)
-    groups, batch, channels, height, width = shape
-    return like.new_empty(groups, batch, height, width, channels, dtype=dtype or like.dtype).permute(0, 1, 4, 2, 3)
+LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, int size) -> Tensor")
 
 
 def is_fast(x: Tensor) -> bool:
@@ -87,74 +147,67 @@ def triton_kernels() -> Any:
         return None
 
 
-def conv_forward(x: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
-    if is_fast(x):
-        out, index, _ = fake_forward(x, weight, bias, pool)
-        return out, index, triton_kernels().forward(x, weight, bias, out, index, pool)
-    groups, batch, channels, height, width = x.shape
-    outputs, size = weight.shape[1], weight.shape[-1]
+def conv_forward(
+    images: Tensor, tables: Tensor, bias: Tensor, size: int, step: int, pool: bool
+) -> tuple[Tensor, Tensor]:
+    """Convolved images [G, B, H/step, W/step, N]: every step-th place, or with `pool` the ReLU of the largest of each
+    window, and then also which of its four it was. Four tables: one for each place of a window."""
+    out, index = fake_forward(images, tables, bias, size, step, pool)
+    if is_fast(images):
+        triton_kernels().forward(images, tables, bias, out, index, size, step, pool)
+        return out, index
+    groups, _, number, outputs = tables.shape
+    window = number > 1
     y = F.conv2d(
-        x.transpose(0, 1).reshape(batch, groups * channels, height, width),
-        weight.reshape(groups * outputs, channels, size, size),
-        bias.reshape(-1),
-        padding=size // 2,
+        images.permute(1, 0, 4, 2, 3).flatten(1, 2),
+        tables.unflatten(1, (size + window, size + window, -1)).permute(0, 4, 5, 3, 1, 2).flatten(0, 2),
+        bias[:, None].expand(groups, number, outputs).flatten(),
+        stride=1 if pool and not window else step,
         groups=groups,
-    ).unflatten(1, (groups, outputs))
+    )
+    y = y.unflatten(1, (groups, number, outputs)).permute(1, 0, 4, 5, 2, 3)
     if not pool:
-        return y.transpose(0, 1).contiguous(), empty_index(x), x.clone()
-    windows = y.unflatten(-2, (-1, 2)).unflatten(-1, (-1, 2)).transpose(-2, -3).flatten(-2)  # [B, G, N, H/2, W/2, 4]
-    best, index = windows.max(-1)
-    index = index.to(torch.uint8).transpose(0, 1).contiguous()
-    return best.relu().transpose(0, 1).contiguous(), index, x.clone()
+        return out.copy_(y[..., 0, :]), index
+    if not window:
+        y = y.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).transpose(3, 4).flatten(4, 6)
+    best, place = y.max(-2)
+    return out.copy_(best.relu()), index.copy_(torch.where(best > 0, place, NOWHERE))
 
 
-def empty_index(like: Tensor) -> Tensor:
-    return like.new_empty(like.shape[0], dtype=torch.uint8)
-
-
-def unpooled(dy: Tensor, index: Tensor) -> Tensor:
-    """The gradient at the places that pooling took its maxima from, zero elsewhere: [..., H/2, W/2] -> [..., H, W]."""
-    spread = torch.where(index[..., None] == torch.arange(4, device=dy.device), dy[..., None], 0)
-    return spread.unflatten(-1, (2, 2)).transpose(-2, -3).flatten(-4, -3).flatten(-2)
-
-
-def conv_backward(
-    dy: Tensor, index: Tensor, images: Tensor, weight: Tensor, pool: bool, need_dx: bool
+def fake_forward(
+    images: Tensor, tables: Tensor, bias: Tensor, size: int, step: int, pool: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x (empty if not needed) and of the weights; `images` are as `conv_forward` gave them."""
+    groups, batch, height, width, _ = images.shape
+    shape = groups, batch, (height - size + 1) // step, (width - size + 1) // step, tables.shape[3]
+    return images.new_empty(shape), images.new_empty(shape if pool else groups, dtype=torch.uint8)
+
+
+def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
+    """The gradient of the weights' tables: [G, depth, places, N].
+
+    One table if `dy` is at every place of the images, with a border like theirs; four if it is at the place of its
+    window that `index` says.
+    """
+    tables = fake_weight_gradient(dy, index, images, size)
     if is_fast(dy):
-        dx, dw = fake_backward(dy, index, images, weight, pool, need_dx)
-        triton_kernels().backward(dy, index, images, weight, dx if need_dx else None, dw, pool)
-        return dx, dw
-    dense = unpooled(dy, index) if pool else dy
-    dx, dw = [], []
-    for d, x, w in zip(dense, images, weight, strict=True):
-        dw.append(conv2d_weight(x, w.shape, d, padding=w.shape[-1] // 2))
-        if need_dx:
-            dx.append(conv2d_input(x.shape, w, d, padding=w.shape[-1] // 2))
-    return torch.stack(dx) if need_dx else dy.new_empty(len(dy)), torch.stack(dw)
+        triton_kernels().weight_gradient(dy, index, images, tables, size)
+        return tables
+    if index is None:
+        border = size // 2
+        dy = dy[:, :, border : dy.shape[2] - border, border : dy.shape[3] - border, None]
+        patches = images.unfold(2, size, 1).unfold(3, size, 1)  # [G, B, H, W, C, k, k]
+    else:
+        place = torch.arange(4, device=dy.device)[:, None]
+        dy = torch.where(index[..., None, :] == place, dy[..., None, :], 0)
+        patches = images.unfold(2, size + 1, 2).unfold(3, size + 1, 2)
+    return tables.copy_(torch.einsum("gbhwcij,gbhwpn->gijcpn", patches, dy).flatten(1, 3))
 
 
-def fake_forward(x: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
-    groups, batch, channels, height, width = x.shape
-    images = torch.empty_like(x)
-    if is_fast(x):
-        images = x.new_empty(
-            groups, triton_kernels().bordered_size(batch, channels, height, width, weight.shape[-1] // 2)[-1]
-        )
-    if not pool:
-        return empty_images(groups, batch, weight.shape[1], height, width, like=x), empty_index(x), images
-    shape = (groups, batch, weight.shape[1], height // 2, width // 2)
-    return empty_images(*shape, like=x), empty_images(*shape, like=x, dtype=torch.uint8), images
-
-
-def fake_backward(
-    dy: Tensor, index: Tensor, images: Tensor, weight: Tensor, pool: bool, need_dx: bool
-) -> tuple[Tensor, Tensor]:
-    scale = 2 if pool else 1
-    groups, batch, _, height, width = dy.shape
-    dx = empty_images(groups, batch, weight.shape[2], scale * height, scale * width, like=dy)
-    return dx if need_dx else dy.new_empty(groups), dy.new_empty(weight.shape)
+def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
+    window = index is not None
+    depth = (size + window) ** 2 * images.shape[-1]
+    dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
+    return dy.new_empty(dy.shape[0], depth, 4 if window else 1, dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:
@@ -181,7 +234,7 @@ def fold_into_groups(operator: Callable) -> Callable:
 
 for name, implementation, fake in (
     ("conv_forward", conv_forward, fake_forward),
-    ("conv_backward", conv_backward, fake_backward),
+    ("conv_weight_gradient", conv_weight_gradient, fake_weight_gradient),
 ):
     LIBRARY.impl(name, implementation, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fedntd::{name}", fake, lib=LIBRARY)

@@ -5,17 +5,26 @@ A traced graph has the number of clients written into it. So that one graph, com
 step is traced twice, with two numbers of clients, and whatever differs between the two graphs in proportion to them
 becomes a multiple of the number that a call comes with. (Tracing with symbols in place of sizes would be the textbook
 way, but several of vmap's rules put the number in.)
+
+What a step computes from the context alone (the global weights in the precision that the network runs in, the
+difference of two control variates) is the same in every step of a round: `split` takes it out, to be computed once.
+What it computes from the context and the samples (a teacher's answers) does not have to wait for the weights. And the
+weights in the precision of the network are best computed where new weights are, while they are at hand, for the next
+step.
 """
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+# kinds of a step's inputs: what changes in it, what of the context is a client's own or shared by all, the samples
+WEIGHTS, OWN, SHARED, BATCH = "weights", "own", "shared", "batch"
 NUMBERS = 7, 11  # of clients, to trace with: primes, so that no other size is by chance a multiple of both
 
 
@@ -46,6 +55,7 @@ def traced_for_any_number(
         return multiples[times]
 
     for node, other in zip(first, second, strict=True):
+        node.meta["axis"] = differing_axis(node, other)
         values, form = pytree.tree_flatten((node.args, dict(node.kwargs)))
         others, other_form = pytree.tree_flatten((other.args, dict(other.kwargs)))
         if form != other_form:
@@ -62,6 +72,12 @@ def traced_for_any_number(
     return graphs[0]
 
 
+def differing_axis(node: fx.Node, other: fx.Node) -> int | None:
+    """The axis along which two traced tensors differ in length."""
+    sizes = [getattr(each.meta.get("val"), "shape", ()) for each in (node, other)]
+    return next((axis for axis, (a, b) in enumerate(zip(*sizes, strict=True)) if a != b), None)
+
+
 def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
     """A tensor like this one, but for its length along `axis`."""
     if axis is None:
@@ -71,9 +87,117 @@ def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
     return tensor.new_empty(shape)
 
 
-def compiled(module: fx.GraphModule) -> Callable[..., Any]:
-    # as a function: torch.compile does not take a traced module as it is in every version
-    step = torch.compile(lambda *tensors: module(*tensors), fullgraph=True)
+class Split(NamedTuple):
+    """`step(*inputs, *ahead(*inputs), *kept)` is what the whole was; at first, `kept` is `once(*inputs)`, and the step
+    keeps it up to date itself. The axes are those of the clients in them."""
+
+    once: fx.GraphModule
+    ahead: fx.GraphModule
+    step: fx.GraphModule
+    once_axes: list[int | None]
+    ahead_axes: list[int | None]
+
+
+def split(module: fx.GraphModule, kinds: Sequence[str]) -> Split:
+    """Take out what depends only on the context, and casts of the weights: to be computed `once`; and `ahead` of
+    several steps what depends on the batch and on what clients share: they share it for several batches as well, while
+    weights of their own would have to be copied for each."""
+    graph = module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    depends = dependence(graph, dict(zip(inputs, kinds, strict=True)))
+    new_values = dict(node.all_input_nodes for node in graph.nodes if node.target is torch.ops.aten.copy_.default)
+    carried = closed(graph, lambda node: is_narrowing(node) and node.all_input_nodes[0] in new_values)
+    foreseen = {node for node in depends if depends[node] == {SHARED, BATCH}}
+    taken = carried | foreseen | {node for node in depends if depends[node] and depends[node] <= {OWN, SHARED}}
+
+    # views cost nothing: they are made again from what is kept
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node not in taken or (node in needed and is_view(node)):
+            needed.update(node.all_input_nodes)
+    results = [n for n in graph.nodes if n in taken & needed and n.op == "call_function" and not is_view(n)]
+    ahead = [node for node in results if node in foreseen]
+    kept = [node for node in results if node not in foreseen]
+    modules = extracted(module, kept), extracted(module, ahead)
+
+    (end,) = graph.find_nodes(op="output")
+    new = dict(new_values)
+    with graph.inserting_before(end):
+        for node in graph.nodes:
+            if node in carried:
+                new[node] = graph.node_copy(node, lambda source: new[source])
+    after = inputs[-1]
+    for node in [*ahead, *kept]:
+        with graph.inserting_after(after):
+            after = graph.placeholder(f"kept_{node.name}")
+        if node in carried:
+            with graph.inserting_before(end):
+                graph.call_function(torch.ops.aten.copy_.default, (after, new[node]))
+        node.replace_all_uses_with(after)
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_mutable(node))
+    graph.lint()
+    module.recompile()
+    return Split(*modules, module, *([node.meta.get("axis") for node in part] for part in (kept, ahead)))
+
+
+def extracted(module: fx.GraphModule, results: Sequence[fx.Node]) -> fx.GraphModule:
+    """A copy that changes nothing and returns these results."""
+    part = copy.deepcopy(module)
+    names = {node.name for node in results}
+    (end,) = part.graph.find_nodes(op="output")
+    end.args = (tuple(node for node in part.graph.nodes if node.name in names),)
+    part.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    part.recompile()
+    return part
+
+
+def dependence(graph: fx.Graph, kinds: dict[fx.Node, str]) -> dict[fx.Node, set[str]]:
+    """On which kinds of inputs each operation's result depends; what is changed in place, and what changes it, is taken
+    to depend on the weights, so that it stays where it is."""
+    changed: set[fx.Node] = set()
+    for node in graph.nodes:
+        if is_mutable(node):
+            changed.update((node, *node.all_input_nodes[:1]))
+    for node in reversed(graph.nodes):
+        if node in changed and is_view(node):
+            changed.update(node.all_input_nodes[:1])
+    found: dict[fx.Node, set[str]] = {}
+    for node in graph.nodes:
+        sources = [found[source] for source in node.all_input_nodes]
+        found[node] = {kinds[node]} if node in kinds else {WEIGHTS} if node in changed else set().union(*sources)
+    return {node: found[node] for node in found if node.op == "call_function"}
+
+
+def closed(graph: fx.Graph, begins: Callable[[fx.Node], bool]) -> set[fx.Node]:
+    """The nodes that begin such a set, and all that depends on nothing else."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and not is_mutable(node):
+            sources = node.all_input_nodes
+            if begins(node) or (sources and found.issuperset(sources)):
+                found.add(node)
+    return found
+
+
+def is_narrowing(node: fx.Node) -> bool:
+    """Whether it writes its input in a type of fewer bytes."""
+    if node.target is not torch.ops.aten._to_copy.default or not node.all_input_nodes:
+        return False
+    return node.meta["val"].element_size() < node.all_input_nodes[0].meta["val"].element_size()
+
+
+def is_mutable(node: fx.Node) -> bool:
+    return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether its result shares the memory of what it is made from."""
+    return getattr(node.target, "is_view", False)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # torch.compile does not take a traced module as it is in every version
+    step = torch.compile(lambda *tensors: function(*tensors), fullgraph=True)
 
     def call(*tensors: Tensor) -> Any:
         # some operations (a grouped convolution) are compiled anew for every number of clients, however it is marked

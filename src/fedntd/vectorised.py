@@ -4,6 +4,9 @@ One step of one client is `local_step`, the very function that the loop calls; h
 a GPU it is traced, compiled (tracing.py), and captured as a CUDA graph for each number of clients; replaying those is
 all that the host does in a round: images, plans, weights and counts stay on the device.
 
+The samples of several steps are gathered and augmented together, ahead of them; and on a GPU whatever else does not
+depend on the weights in training, such as the answers of a teacher.
+
 Clients of different sizes need different numbers of steps. The cohort is sorted by them, and each step trains only the
 prefix that is still busy, rounded up to one of a few sizes; a client without a batch keeps its weights. A short batch
 is filled up with a real sample, and masked.
@@ -11,16 +14,16 @@ is filled up with a real sample, and masked.
 The clients may belong to several runs, each with its own global weights, learning rate and hyper-parameters.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from fedntd import tree
 from fedntd.algorithms import FedAvg
@@ -34,44 +37,15 @@ from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
 from fedntd.plan import Plan
-from fedntd.tracing import compiled, mark_clients, traced, traced_for_any_number
+from fedntd.steps import AHEAD, PLANNED, Buffers, Compiler, OwnBatch, Step, by_client, graph_of, tensors_of
 from fedntd.tree import Tree, Weights
-
-T = TypeVar("T")
 
 # what differs by client: its own state, and how many samples of each class it has; and what differs by run
 OF_ONE_RUN = Context(w_g=None, shared=None, own=0, lr=None, momentum=None, counts=0, values=None)  # pyright: ignore
 OF_SEVERAL = Context(w_g=0, shared=0, own=0, lr=0, momentum=None, counts=0, values=0)  # pyright: ignore
-PLANNED = 2 + len(Draws._fields)  # what the plan says of a sample: its place, whether it is real, how it is augmented
 
 
-@dataclass(frozen=True)
-class Buffers:
-    """What a step reads and changes, always at the same addresses, since CUDA graphs remember those."""
-
-    w: Weights  # [client, ...], as are velocity, loss, and what of the context differs by client
-    velocity: Weights
-    loss: Tensor
-    ctx: Context
-
-    def first(self, clients: int, axes: Context) -> "Buffers":
-        """Views of the first so many clients."""
-
-        def cut(leaf: Tensor) -> Tensor:
-            return leaf[:clients]
-
-        ctx = by_client(cut, axes, self.ctx)
-        return Buffers(tree.map(cut, self.w), tree.map(cut, self.velocity), cut(self.loss), ctx)
-
-    def load(self, ctx: Context) -> None:
-        """Begin a round: everybody at the global weights, without momentum."""
-        tree.map(lambda mine, new: mine.copy_(new.expand_as(mine)), self.w, ctx.w_g)
-        tree.map(Tensor.zero_, self.velocity)
-        self.loss.zero_()
-        tree.map(Tensor.copy_, tensors_of(self.ctx), tensors_of(ctx))
-
-
-@dataclass
+@dataclass(eq=False)
 class Vectorised:
     algorithm: FedAvg
     model: Model
@@ -96,12 +70,10 @@ class Vectorised:
 
     def forget(self) -> None:
         """Let go of all that is kept from round to round."""
-        self.buffers: dict[int, Buffers] = {}  # by number of clients
-        self.steps: dict[tuple[int, ...], Callable[[Tensor], None]] = {}  # by numbers of clients and samples
-        self.for_any_number: dict[int, Callable[..., None] | None] = {}  # compiled steps, by number of samples
+        self.buffers: dict[tuple[int, int], Buffers] = {}  # by numbers of clients and of samples
+        self.steps: dict[tuple[int, int, int], Step] = {}  # by numbers of clients (trained, all) and of samples
         self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
-        # graphs are replayed one after the other and leave nothing behind in it, so they can share their memory
-        self.pool = torch.cuda.graph_pool_handle() if self.on_gpu else None
+        self.compiler = Compiler(self.gather, self.step, self.axes) if self.on_gpu else None
 
     # --- training -----------------------------------------------------------------------------------------------
 
@@ -139,13 +111,19 @@ class Vectorised:
         return whole if order == sorted(order) else on_each_leaf(lambda leaf: leaf.index_select(0, back), whole)
 
     def train_chunk(self, tasks: list[Task], plan: Tensor, ctx: Context, measure: bool) -> Trained:
-        buffers = self.buffers_for(len(tasks), ctx)
+        buffers = self.buffers_for(len(tasks), plan.shape[-1], ctx)
         buffers.load(ctx)
         steps = np.array([task.plan.steps for task in tasks])
         made = torch.tensor(steps, dtype=self.model.storage, device=self.train_part.device)
-        for s in range(len(plan)):
-            clients = rounded_up(int((steps > s).sum()), len(tasks))
-            self.step_for(clients, buffers, plan.shape[-1])(plan[s, :, :clients])
+        last = None
+        for clients, start, stop in stretches(steps):
+            step = self.step_for(clients, buffers)
+            if step is not last:
+                step.begin()
+            step.look_ahead(plan[start:stop, :, :clients])
+            for i in range(stop - start):
+                step.take(i)
+            last = step
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
@@ -158,12 +136,19 @@ class Vectorised:
     def finish(self, result: Result, ctx: Context) -> Upload:
         return self.algorithm.with_values(ctx.values).finish(result, ctx)
 
-    def buffers_for(self, clients: int, like: Context) -> Buffers:
-        if clients not in self.buffers:
+    def buffers_for(self, clients: int, width: int, like: Context) -> Buffers:
+        key = clients, width
+        if key not in self.buffers:
             w = tree.map(lambda leaf: leaf.new_empty(clients, *leaf.shape[self.several_runs :]), like.w_g)
             ctx = like._replace(**tree.map(torch.clone, tensors_of(like)))
-            self.buffers[clients] = Buffers(w, tree.zeros_like(w), ctx.class_counts().new_zeros(clients), ctx)
-        return self.buffers[clients]
+            place = torch.zeros(1, dtype=torch.int64, device=self.train_part.device)
+            one = self.train_part.plain(place)
+            shape = AHEAD, clients, width
+            x, y = (room_for(shape, leaf[0]) for leaf in (one.x, one.y))
+            batches = OwnBatch(x, y, torch.zeros_like(y, dtype=torch.bool))
+            loss = ctx.class_counts().new_zeros(clients)
+            self.buffers[key] = Buffers(w, tree.zeros_like(w), loss, ctx, batches, place)
+        return self.buffers[key]
 
     def pack(self, plans: list[Plan]) -> Tensor:
         """All of a round's choices as one tensor [step, what, client, sample], so that one copy sends them."""
@@ -179,63 +164,36 @@ class Vectorised:
         tensor = torch.from_numpy(packed)
         return tensor.pin_memory().to(self.train_part.device, non_blocking=True) if self.on_gpu else tensor
 
-    def step_for(self, clients: int, buffers: Buffers, width: int) -> Callable[[Tensor], None]:
-        """What trains the first `clients` of the buffers by one step, given their part of the plan."""
-        key = (len(buffers.loss), clients, width)
+    def step_for(self, clients: int, buffers: Buffers) -> Step:
+        """What trains the first `clients` of the buffers."""
+        everyone, width = buffers.batches.y.shape[1:]
+        key = clients, everyone, width
         if key not in self.steps:
-            part = buffers.first(clients, self.axes)
-            self.steps[key] = self.captured(part, width) if self.on_gpu else lambda plan: self.step(part, plan)
+            # in most rounds of most runs the whole cohort is all that is needed; and a single client is a special case
+            self.steps[key] = self.make_step(buffers.first(clients, self.axes), clients in (1, everyone))
         return self.steps[key]
 
-    def captured(self, buffers: Buffers, width: int) -> Callable[[Tensor], None]:
-        """The step on `buffers`, compiled and captured; what is returned copies a plan in and replays the graph."""
-        step, tensors, plan = self.compilable(buffers, width)
-        changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
-        before = tree.map(torch.clone, changing)
-        with torch.no_grad():
-            graph, _ = graph_of(lambda: step(*tensors), self.pool)
-        tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
+    def make_step(self, buffers: Buffers, for_these: bool) -> Step:
+        if self.compiler:
+            return self.compiler.make(buffers, for_these)
 
-        def replay(new_plan: Tensor) -> None:
-            plan.copy_(new_plan)
-            graph.replay()
+        def take(i: int) -> None:
+            buffers.place.fill_(i)
+            self.step(buffers)
 
-        return replay
+        return Step(lambda: None, lambda plan: self.gather(buffers.batches, plan), take)
 
-    def compilable(self, buffers: Buffers, width: int) -> tuple[Callable[..., None], list[Tensor], Tensor]:
-        """The step as a function of tensors alone, the tensors to call it with, and the plan among them.
+    def gather(self, batches: OwnBatch, plan: Tensor) -> None:
+        """The samples of several steps, as planned, into the batches."""
+        sample, real, *draws = plan.transpose(0, 1).flatten(1)
+        flat, shape = self.train_part.gather(sample, Draws(*draws)), (len(plan), *plan.shape[2:])
+        planned = flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real.view(shape) > 0
+        for leaf, new in zip(batches, planned, strict=True):
+            leaf[: len(plan)].copy_(new)
 
-        For the whole cohort (in most rounds of most runs nothing else is needed) and for a single client it is compiled
-        with just these sizes; for all numbers between, together, if that can be done.
-        """
-        clients = len(buffers.loss)
-        plan = torch.zeros((PLANNED, clients, width), dtype=torch.int64, device=self.train_part.device)
-        plan[1] = 1  # all samples are real
-        arguments = (buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), plan)
-        differs = [(0, arguments[:3]), *((getattr(self.axes, k), v) for k, v in arguments[3].items()), (1, plan)]
-        axes = [axis for axis, tensors in differs for _ in pytree.tree_leaves(tensors)]
-        tensors, form = pytree.tree_flatten(arguments)
-
-        def on_tensors(*tensors: Tensor) -> None:
-            w, velocity, loss, ctx, plan = pytree.tree_unflatten(tensors, form)
-            self.step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum)), plan)
-
-        if clients > 1 and clients not in self.buffers:
-            if width not in self.for_any_number:
-                module = traced_for_any_number(on_tensors, tensors, axes)
-                self.for_any_number[width] = module and compiled(module)
-            step = self.for_any_number[width]
-            if step:
-                mark_clients(tensors, axes)
-                return step, tensors, plan
-        return compiled(traced(on_tensors, tensors)), tensors, plan
-
-    def step(self, b: Buffers, plan: Tensor) -> None:
+    def step(self, b: Buffers) -> None:
         """`local_step` of all clients at once; the buffers change in place."""
-        sample, real, *draws = plan.flatten(1)
-        flat = self.train_part.gather(sample, Draws(*draws))
-        shape = plan.shape[1:]
-        batch = OwnBatch(flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real.view(shape) > 0)
+        batch = b.batch()
 
         def one(w: Weights, velocity: Weights, batch: OwnBatch, ctx: Context) -> tuple[Weights, Weights, Tensor]:
             algorithm = self.algorithm.with_values(ctx.values)
@@ -286,12 +244,12 @@ class Vectorised:
 
     def counts_of(self, w: Weights) -> Counts:
         """Several models on the whole test part; on a GPU through a graph captured for their number."""
-        if not self.on_gpu:
+        if not self.compiler:
             return self.count_stacked(w)
         models = len(next(iter(w.values())))
         if models not in self.tests:
             kept = tree.map(torch.clone, w)
-            self.tests[models] = kept, *graph_of(lambda: self.count_stacked(kept), self.pool)
+            self.tests[models] = kept, *graph_of(lambda: self.count_stacked(kept), self.compiler.pool)
         kept, graph, counts = self.tests[models]
         tree.map(Tensor.copy_, kept, w)
         graph.replay()
@@ -311,14 +269,6 @@ class Vectorised:
         return summed([count_all(w, *batch) for batch in self.own_batches(owned, TEST_BATCH)])
 
 
-class OwnBatch(NamedTuple):
-    """A batch of every client's own: all are [client, sample, ...]."""
-
-    x: Tensor
-    y: Tensor
-    real: Tensor
-
-
 class Prepared(NamedTuple):
     tasks: list[Task]
     chunks: list[list[int]]  # numbers of tasks that are trained together, those with most steps first
@@ -329,37 +279,36 @@ def summed(counts: list[Counts]) -> Counts:
     return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
 
 
-def tensors_of(ctx: Context) -> dict:
-    """The context as a tree, without what is no tensor."""
-    return {name: value for name, value in ctx._asdict().items() if name != "momentum"}
-
-
-def by_client(f: Callable[..., Tensor], axes: Context, first: Context, *rest: Context) -> Context:
-    """The first context, with `f` of all on what differs by client."""
-    trees = [tensors_of(ctx) for ctx in (first, *rest)]
-    differs = [name for name in trees[0] if getattr(axes, name) == 0]
-    return first._replace(**tree.map(f, *({name: one[name] for name in differs} for one in trees)))
-
-
 def stacked(contexts: list[Context], axes: Context) -> Context:
     return by_client(lambda *leaves: torch.stack(leaves), axes, *contexts)
 
 
-def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
-    warm_up = torch.cuda.Stream()
-    warm_up.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warm_up):
-        for _ in range(2):
-            function()
-    torch.cuda.current_stream().wait_stream(warm_up)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        result = function()
-    return graph, result
+def stretches(steps: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Runs of at most AHEAD steps that train the same first clients: how many these are, and from which step to which.
+
+    >>> list(stretches(np.array([25, 25, 12])))
+    [(3, 0, 10), (3, 10, 12), (2, 12, 22), (2, 22, 25)]
+    """
+    sizes = [rounded_up(int((steps > s).sum()), len(steps)) for s in range(steps.max())]
+    for clients, run in groupby(range(len(sizes)), key=sizes.__getitem__):
+        places = list(run)
+        for start in places[::AHEAD]:
+            yield clients, start, min(start + AHEAD, places[-1] + 1)
+
+
+def room_for(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """For many tensors like this one, each with its layout in memory."""
+    outer = np.cumprod([like.numel(), *shape[:0:-1]]).tolist()[::-1]
+    size = (*shape, *like.shape)
+    return torch.empty_strided(size, (*outer, *like.stride()), dtype=like.dtype, device=like.device)
 
 
 def rounded_up(busy: int, clients: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, ...: few sizes to compile, and at most half of a step for nothing."""
-    size = next(size for power in range(64) for size in (2**power, 3 * 2**power // 2) if size >= busy)
-    return min(size, clients)
+    """The next of 1, 2, ..., 8, 10, 12, 14, 16, 20, ...: few sizes to capture, and at most a fifth of a step for
+    nothing.
+
+    >>> [rounded_up(busy, 100) for busy in (1, 5, 8, 9, 16, 17, 33, 97)]
+    [1, 5, 8, 10, 16, 20, 40, 100]
+    """
+    apart = 2 ** max(0, (busy - 1).bit_length() - 3)
+    return min(-(-busy // apart) * apart, clients)

@@ -8,27 +8,37 @@ from fedntd.errors import require
 from fedntd.models.functional import BatchStatNorm, Out
 
 
+class Conv(nn.Conv2d):
+    """On a GPU, one launch for the clients of a vectorised cohort."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        stride = self.stride[0]
+        if input.is_cuda and input.shape[-1] % stride == input.shape[-2] % stride == 0:
+            return kernels.conv(input, self.weight, stride=stride)
+        return super().forward(input)
+
+
 class Block(nn.Module):
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv(inside, outside, 3, stride, padding=1, bias=False)
         self.bn1 = BatchStatNorm(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, 1, padding=1, bias=False)
+        self.conv2 = Conv(outside, outside, 3, 1, padding=1, bias=False)
         self.bn2 = BatchStatNorm(outside)
         self.shortcut = nn.Sequential()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), BatchStatNorm(outside))
+            self.shortcut = nn.Sequential(Conv(inside, outside, 1, stride, bias=False), BatchStatNorm(outside))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(conv3x3(self.conv1, x)))
-        return F.relu(self.bn2(conv3x3(self.conv2, out)) + self.shortcut(x))
+        out = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
 
 class ResNet(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int, blocks: tuple[int, int, int, int]) -> None:
         super().__init__()
         require(len(shape) == 3, f"a ResNet takes images [channel, height, width], not samples of shape {list(shape)}")
-        self.conv1 = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+        self.conv1 = Conv(shape[0], 64, 3, padding=1, bias=False)
         self.bn1 = BatchStatNorm(64)
         stages, inside = [], 64
         for i, (outside, depth) in enumerate(zip((64, 128, 256, 512), blocks, strict=True)):
@@ -39,14 +49,9 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Out:
-        x = self.stages(F.relu(self.bn1(conv3x3(self.conv1, x))))
+        x = self.stages(F.relu(self.bn1(self.conv1(x))))
         z = x.mean((2, 3))
         return Out(self.fc(z), z)
-
-
-def conv3x3(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """On a GPU, one launch for the clients of a vectorised cohort."""
-    return kernels.conv(x, conv.weight) if x.is_cuda and conv.stride == (1, 1) else conv(x)
 
 
 def resnet10(shape: tuple[int, ...], classes: int) -> nn.Module:

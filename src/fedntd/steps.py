@@ -1,0 +1,251 @@
+"""How a GPU takes the training steps of a cohort: compiled, captured as CUDA graphs, and replayed.
+
+A step is split in three (tracing.py): what depends on the context alone is computed when a run of steps begins; what
+depends on it and on the samples, such as the answers of a teacher, for several steps ahead; only the rest in each step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from fedntd import tree
+from fedntd.algorithms.base import Context
+from fedntd.data.augment import Draws
+from fedntd.tracing import (
+    BATCH,
+    OWN,
+    SHARED,
+    WEIGHTS,
+    Split,
+    compiled,
+    mark_clients,
+    split,
+    traced,
+    traced_for_any_number,
+)
+from fedntd.tree import Weights
+
+T = TypeVar("T")
+
+PLANNED = 2 + len(Draws._fields)  # what a plan says of a sample: its place, whether it is real, how it is augmented
+AHEAD = 10  # steps whose samples are gathered together: enough to fill a GPU, few enough to keep
+
+
+class OwnBatch(NamedTuple):
+    """A batch of every client's own: all are [client, sample, ...]."""
+
+    x: Tensor
+    y: Tensor
+    real: Tensor
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a step reads and changes, always at the same addresses, since CUDA graphs remember those."""
+
+    w: Weights  # [client, ...], as are velocity, loss, and what of the context differs by client
+    velocity: Weights
+    loss: Tensor
+    ctx: Context
+    batches: OwnBatch  # of the next steps: [step, client, sample, ...]
+    place: Tensor  # which of these is this step's: [1]
+
+    def first(self, clients: int, axes: Context) -> "Buffers":
+        """Views of the first so many clients."""
+
+        def cut(leaf: Tensor) -> Tensor:
+            return leaf[:clients]
+
+        return Buffers(
+            tree.map(cut, self.w),
+            tree.map(cut, self.velocity),
+            cut(self.loss),
+            by_client(cut, axes, self.ctx),
+            OwnBatch(*(leaf[:, :clients] for leaf in self.batches)),
+            self.place,
+        )
+
+    def load(self, ctx: Context) -> None:
+        """Begin a round: everybody at the global weights, without momentum."""
+        tree.map(lambda mine, new: mine.copy_(new.expand_as(mine)), self.w, ctx.w_g)
+        tree.map(Tensor.zero_, self.velocity)
+        self.loss.zero_()
+        tree.map(Tensor.copy_, tensors_of(self.ctx), tensors_of(ctx))
+
+    def batch(self) -> OwnBatch:
+        """This step's."""
+        return OwnBatch(*(at(leaf, self.place) for leaf in self.batches))
+
+
+class Step(NamedTuple):
+    """How to train the clients of some buffers."""
+
+    begin: Callable[[], None]  # before the first of several stretches
+    look_ahead: Callable[[Tensor], None]  # at the plan of the next stretch, of at most AHEAD steps
+    take: Callable[[int], None]  # the i-th step of the stretch
+
+
+class Parts(NamedTuple):
+    split: Split
+    look_ahead: Callable[..., Any]  # of the inputs, a plan, and all places: fills the batches; `split.ahead` of each
+    step: Callable[..., None]  # of the inputs, what `look_ahead` gave, and what `split.once` did
+
+
+@dataclass
+class Compiler:
+    """Makes steps out of two functions, which change the buffers in place."""
+
+    gather: Callable[[OwnBatch, Tensor], None]  # the samples of a plan [step, what, client, sample], into the batches
+    step: Callable[[Buffers], None]
+    axes: Context  # what of a context differs by client
+
+    def __post_init__(self) -> None:
+        self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
+        # graphs are replayed one after the other and leave nothing behind in it, so they can share their memory
+        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+    def make(self, buffers: Buffers, for_these: bool) -> Step:
+        """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
+        inputs = (buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), buffers.batches, buffers.place)
+        tensors = pytree.tree_leaves(inputs)
+        _, clients, width = buffers.batches.y.shape
+        plan = buffers.place.new_zeros(AHEAD, PLANNED, clients, width)
+        places = torch.arange(AHEAD, device=plan.device)[:, None]
+
+        parts = None
+        if not for_these:
+            if width not in self.for_any_number:
+                self.for_any_number[width] = self.parts(buffers, inputs, plan, places, traced_for_any_number)
+            parts = self.for_any_number[width]
+        parts = parts or self.parts(buffers, inputs, plan, places, lambda function, given, _: traced(function, given))
+        assert parts is not None
+        if parts is self.for_any_number.get(width):
+            mark_clients([*tensors, plan], [*self.axes_and_kinds(inputs)[0], 2])
+
+        with torch.no_grad():
+            constant = [leaf.clone() for leaf in parts.split.once(*tensors)]
+            ahead = [leaf.clone() for leaf in parts.look_ahead(*tensors, plan, places)]
+        mark_clients(constant, parts.split.once_axes)
+        mark_clients(ahead, [None if axis is None else axis + 1 for axis in parts.split.ahead_axes])
+
+        def begin() -> None:
+            copy_all(constant, parts.split.once(*tensors))
+
+        def foresee() -> None:
+            copy_all(ahead, parts.look_ahead(*tensors, plan, places))
+
+        changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
+        before = tree.map(torch.clone, changing)
+        step = self.captured(lambda: parts.step(*tensors, *ahead, *constant))
+        tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
+        foresee = self.captured(foresee)
+
+        def look_ahead(new_plan: Tensor) -> None:
+            plan[: len(new_plan)].copy_(new_plan)
+            foresee()
+
+        def take(i: int) -> None:
+            buffers.place.copy_(places[i])
+            step()
+
+        return Step(self.captured(begin), look_ahead, take)
+
+    def parts(self, buffers: Buffers, inputs: tuple, plan: Tensor, places: Tensor, trace: Callable) -> Parts | None:
+        """What is to be compiled, by a function that traces."""
+        tensors, form = pytree.tree_flatten(inputs)
+        axes, kinds = self.axes_and_kinds(inputs)
+
+        def step(*tensors: Tensor) -> None:
+            w, velocity, loss, ctx, batches, place = pytree.tree_unflatten(tensors, form)
+            self.step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum), batches, place))
+
+        module = trace(step, tensors, axes)
+        if module is None:
+            return None
+        three = split(module, kinds)
+        given, foreseen = len(tensors), len(three.ahead_axes)
+
+        def look_ahead(*tensors: Tensor) -> tuple[Tensor, ...]:
+            *inputs, plan, places = tensors
+            self.gather(pytree.tree_unflatten(inputs, form)[4], plan)
+            if not foreseen:
+                return ()
+            return vmap(three.ahead, in_dims=(*[None] * (given - 1), 0))(*inputs[:-1], places)
+
+        def step_at_place(*tensors: Tensor) -> None:
+            place = tensors[given - 1]
+            ahead = [at(leaf, place) for leaf in tensors[given : given + foreseen]]
+            three.step(*tensors[:given], *ahead, *tensors[given + foreseen :])
+
+        module = trace(look_ahead, [*tensors, plan, places], [*axes, 2, None])
+        return module and Parts(three, compiled(module), compiled(step_at_place))
+
+    def axes_and_kinds(self, inputs: tuple) -> tuple[list[int | None], list[str]]:
+        """Of each tensor: along which axis the clients are, and what it is."""
+        w, velocity, loss, ctx, batches, place = inputs
+        of_context = [
+            ((axis := getattr(self.axes, name)), SHARED if axis is None else OWN, v) for name, v in ctx.items()
+        ]
+        parts = [(0, WEIGHTS, (w, velocity, loss)), *of_context, (1, BATCH, batches), (None, BATCH, place)]
+        leaves = [(axis, kind) for axis, kind, part in parts for _ in pytree.tree_leaves(part)]
+        return [axis for axis, _ in leaves], [kind for _, kind in leaves]
+
+    @torch.no_grad()
+    def captured(self, function: Callable[[], None]) -> "Captured":
+        return Captured(function, graph_of(function, self.pool)[0] if self.pool else None)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function as a graph. The function is kept, since it holds the tensors whose addresses the graph knows."""
+
+    function: Callable[[], None]
+    graph: torch.cuda.CUDAGraph | None  # none on a CPU
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        if self.graph:
+            self.graph.replay()
+        else:
+            self.function()
+
+
+def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
+    warm_up = torch.cuda.Stream()
+    warm_up.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm_up):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(warm_up)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = function()
+    return graph, result
+
+
+def at(stacked: Tensor, place: Tensor) -> Tensor:
+    """One of them, by a place that is known on the device alone."""
+    return stacked.index_select(0, place).squeeze(0)
+
+
+def copy_all(mine: list[Tensor], new: tuple[Tensor, ...]) -> None:
+    for leaf, other in zip(mine, new, strict=True):
+        leaf.copy_(other)
+
+
+def tensors_of(ctx: Context) -> dict:
+    """The context as a tree, without what is no tensor."""
+    return {name: value for name, value in ctx._asdict().items() if name != "momentum"}
+
+
+def by_client(f: Callable[..., Tensor], axes: Context, first: Context, *rest: Context) -> Context:
+    """The first context, with `f` of all on what differs by client."""
+    trees = [tensors_of(ctx) for ctx in (first, *rest)]
+    differs = [name for name in trees[0] if getattr(axes, name) == 0]
+    return first._replace(**tree.map(f, *({name: one[name] for name in differs} for one in trees)))

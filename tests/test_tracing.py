@@ -1,0 +1,75 @@
+"""A step as a graph: for any number of clients, and split into what can be computed before it."""
+
+import torch
+from torch import Tensor
+
+from fedntd import tracing
+from fedntd.tracing import BATCH, OWN, SHARED, WEIGHTS
+
+
+def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_number():
+    tensors, axes = [torch.zeros(3, 2)], [0]
+
+    def with_one_more(x: torch.Tensor) -> None:
+        x.add_(torch.ones(len(x) + 1, 2)[1:])
+
+    def proportional(x: torch.Tensor) -> None:
+        x.add_(torch.ones(2 * len(x)).view(-1, 2))
+
+    assert tracing.traced_for_any_number(with_one_more, tensors, axes) is None
+    assert tracing.traced_for_any_number(lambda x: x.add_(1) if len(x) == 7 else x.mul_(2), tensors, axes) is None
+    module = tracing.traced_for_any_number(proportional, tensors, axes)
+    assert module is not None
+    x = torch.zeros(5, 2)
+    module(x)
+    assert torch.equal(x, torch.ones(5, 2))
+
+
+def test_what_does_not_depend_on_the_weights_is_taken_out():
+    """A network w, a teacher that all share, a teacher of one's own; the whole is w += (x w + x g - x o) · 2 c."""
+    kinds = [WEIGHTS, SHARED, OWN, BATCH]
+    w, g, o, x = (torch.randn(3, 3, dtype=torch.float64) for _ in kinds)
+
+    def step(w: Tensor, g: Tensor, o: Tensor, x: Tensor) -> None:
+        w.add_((x @ w + x @ g.exp() - x @ o) * (2 * o))
+
+    expected = w.clone()
+    step(expected, g, o, x)
+    parts = tracing.split(tracing.traced(step, [w, g, o, x]), kinds)
+    ahead, kept = parts.ahead(w, g, o, x), parts.once(w, g, o, x)
+    assert len(ahead) == 1
+    torch.testing.assert_close(ahead[0], x @ g.exp())  # but not x o: it would have to be copied
+    assert any(torch.equal(leaf, 2 * o) for leaf in kept)
+    parts.step(w, g, o, x, *ahead, *kept)
+    torch.testing.assert_close(w, expected)
+
+
+def test_what_is_changed_in_place_stays_in_the_step():
+    """Else the second step would begin with what the first one left."""
+
+    def step(w: Tensor, g: Tensor) -> None:
+        half = g / 2
+        half.view(-1).add_(w.view(-1))
+        w.add_(half)
+
+    w, g = torch.ones(2, 2), torch.full((2, 2), 4.0)
+    parts = tracing.split(tracing.traced(step, [w, g]), [WEIGHTS, SHARED])
+    kept = parts.once(w, g)
+    for _ in range(2):
+        parts.step(w, g, *kept)  # w becomes 2 w + 2
+    assert torch.equal(w, torch.full((2, 2), 10.0))
+
+
+def test_casts_of_the_weights_are_kept_up_to_date():
+    def step(w: Tensor, g: Tensor) -> None:
+        w.copy_(w + w.to(torch.bfloat16).float() * g)
+
+    w, g = torch.tensor([1.0, 3.0]), torch.tensor([2.0, 1.0])
+    expected = w.clone()
+    parts = tracing.split(tracing.traced(step, [w, g]), [WEIGHTS, SHARED])
+    (kept,) = parts.once(w, g)
+    for _ in range(3):
+        step(expected, g)
+        parts.step(w, g, kept)
+        assert torch.equal(kept, w.to(torch.bfloat16).float())
+    assert torch.equal(w, expected)
