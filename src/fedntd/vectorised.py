@@ -304,11 +304,10 @@ def room_for(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def rounded_up(busy: int, clients: int) -> int:
-    """The next of 1, 2, ..., 8, 10, 12, 14, 16, 20, ...: few sizes to capture, and at most a fifth of a step for
-    nothing.
+    """The next of 1, 2, ..., 8, 12, 16, 24, 32, ...: few sizes to capture, and at most a third of a step for nothing.
 
-    >>> [rounded_up(busy, 100) for busy in (1, 5, 8, 9, 16, 17, 33, 97)]
-    [1, 5, 8, 10, 16, 20, 40, 100]
+    >>> [rounded_up(busy, 100) for busy in (1, 5, 8, 9, 13, 17, 33, 65)]
+    [1, 5, 8, 12, 16, 24, 48, 96]
     """
-    apart = 2 ** max(0, (busy - 1).bit_length() - 3)
+    apart = 2 ** ((busy - 1).bit_length() - 2) if busy > 8 else 1
     return min(-(-busy // apart) * apart, clients)
