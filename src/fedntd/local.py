@@ -1,7 +1,6 @@
 """Local training: the only place where weights are trained, whoever calls it."""
 
-import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -41,25 +40,28 @@ def train_client(
     for batch in batches:
         w, velocity, loss = local_step(algorithm, model, optimiser, w, velocity, batch, ctx)
         losses.append(loss)
-    measured = [(len(batch.y), algorithm.measure(model, w, batch, ctx)) for batch in look_at]
+    measured = ((len(batch.y), algorithm.measure(model, w, batch, ctx)) for batch in look_at)
     return Result(w, len(losses), torch.stack(losses).mean(), mean_over_samples(measured))
 
 
-def mean_over_samples(parts: Sequence[tuple[int | Tensor, Tree]]) -> dict:
-    """The mean over all samples, from means over some of them and how many those were (none: nothing counts)."""
-    if not parts:
-        return {}
-    total = sum(count for count, _ in parts)
+def mean_over_samples(
+    parts: Iterable[tuple[int | Tensor, Tree]], over: Callable[[Callable], Callable] = lambda function: function
+) -> dict:
+    """The mean over all samples, from means over some of them and how many those were (none: nothing counts).
 
-    def weighted(*means: Tensor) -> Tensor:
-        terms = (
-            torch.where(as_tensor(count, mean) > 0, mean * as_tensor(count, mean), 0)
-            for (count, _), mean in zip(parts, means, strict=True)
-        )
-        return functools.reduce(torch.add, terms) / total  # not a stack: these can be as large as all clients' models
+    With `over` = vmap, counts and means are those of many clients. Only sums are kept: they can be as large as all
+    clients' models.
+    """
+    total, summed = 0, {}
+    for count, means in parts:
+        weighted = over(times)(count, means)
+        total, summed = total + count, tree.add(summed, weighted) if summed else weighted
+    return over(lambda total, summed: tree.map(lambda leaf: leaf / total, summed))(total, summed) if summed else {}
 
-    return tree.map(weighted, *(means for _, means in parts))
 
+def times(count: int | Tensor, means: Tree) -> Tree:
+    def one(mean: Tensor) -> Tensor:
+        number = torch.as_tensor(count, dtype=mean.dtype, device=mean.device)
+        return torch.where(number > 0, mean * number, 0)
 
-def as_tensor(count: int | Tensor, like: Tensor) -> Tensor:
-    return torch.as_tensor(count, dtype=like.dtype, device=like.device)
+    return tree.map(one, means)

@@ -218,12 +218,10 @@ class Vectorised:
         def one(w: Weights, ctx: Context, *batch: Tensor) -> Tree:
             return self.algorithm.with_values(ctx.values).measure(self.model, w, Batch(*batch), ctx)
 
-        parts = []
         some = [plan.some(self.algorithm.measure_samples) for plan in plans]
-        for batch in self.own_batches(some, plans[0].batch_size):
-            means = vmap(one, in_dims=(0, self.axes, 0, 0, 0))(w, ctx, *batch)
-            parts.append((batch.real.sum(1), means))
-        return vmap(mean_over_samples)(parts)
+        batches = self.own_batches(some, plans[0].batch_size)
+        every = vmap(one, in_dims=(0, self.axes, 0, 0, 0))
+        return mean_over_samples(((batch.real.sum(1), every(w, ctx, *batch)) for batch in batches), over=vmap)
 
     def own_batches(self, samples: list[NDArray[np.int64]], size: int) -> Iterator["OwnBatch"]:
         """Each client's own samples, not augmented, in batches: x [client, sample, ...]; filled up and masked."""
