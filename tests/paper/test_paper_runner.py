@@ -72,7 +72,7 @@ def test_killed_in_the_middle_of_a_group(tmp_path: Path):
     """A real process: what is finished is recorded, the rest goes on."""
     out, ledger = tmp_path / "out", tmp_path / "ledger"
     cells = ["FedAvg", "MSE β=0.001", "MSE β=0.1"]
-    quick = ["federation.rounds=10", "federation.ratio=0.05", "federation.batch_size=50"]
+    quick = ["federation.rounds=6", "federation.ratio=0.05", "federation.batch_size=50"]
     quick += ["engine=vectorised", "checkpoint_seconds=0"]
     options = ["--small", "--out", str(out), "--ledger", str(ledger)]
     command = [sys.executable, "-c", "from fedntd.cli import main; main()", "paper", "mse", *options]
@@ -98,7 +98,7 @@ def test_killed_in_the_middle_of_a_group(tmp_path: Path):
     assert [config.algorithm.options["beta"] for config in missing] == [0.001, 0.1]
     rounds = [round_of(event) for _, event in shop.train(missing)]
     assert 1 not in rounds  # nobody starts again
-    assert rounds[-2:] == [10, 10]
+    assert rounds[-2:] == [6, 6]
 
     # as if nothing had happened
     list(workshop(tmp_path / "whole").train(missing))
