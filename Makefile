@@ -21,7 +21,7 @@ test: $(VENV)/test
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
-	$(BIN)/pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto  # a process for each core: more threads would be in their way
 
 # four modules at a time, on two cores too, since a federation waits for its own processes a lot
 test-flower: $(VENV)/test
