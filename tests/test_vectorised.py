@@ -122,7 +122,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     def make_step(engine: Vectorised, buffers: Buffers, for_these: bool) -> Step:
         ready.add(len(buffers.loss))
         if engine not in compilers:
-            compilers[engine] = Compiler(engine.gather, engine.step, engine.axes)
+            compilers[engine] = Compiler(engine.gather, engine.step, engine.axes, engine.train_part.device)
         return compilers[engine].make(buffers, for_these)
 
     monkeypatch.setattr(Vectorised, "make_step", make_step)

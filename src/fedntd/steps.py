@@ -103,11 +103,12 @@ class Compiler:
     gather: Callable[[OwnBatch, Tensor], None]  # the samples of a plan [step, what, client, sample], into the batches
     step: Callable[[Buffers], None]
     axes: Context  # what of a context differs by client
+    device: torch.device
 
     def __post_init__(self) -> None:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
         # graphs are replayed one after the other and leave nothing behind in it, so they can share their memory
-        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     def make(self, buffers: Buffers, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
@@ -115,7 +116,7 @@ class Compiler:
         tensors = pytree.tree_leaves(inputs)
         _, clients, width = buffers.batches.y.shape
         plan = buffers.place.new_zeros(AHEAD, PLANNED, clients, width)
-        places = torch.arange(AHEAD, device=plan.device)[:, None]
+        places = torch.arange(AHEAD, device=self.device)[:, None]
 
         parts = None
         if not for_these:

@@ -73,7 +73,8 @@ class Vectorised:
         self.buffers: dict[tuple[int, int], Buffers] = {}  # by numbers of clients and of samples
         self.steps: dict[tuple[int, int, int], Step] = {}  # by numbers of clients (trained, all) and of samples
         self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
-        self.compiler = Compiler(self.gather, self.step, self.axes) if self.on_gpu else None
+        device = self.train_part.device
+        self.compiler = Compiler(self.gather, self.step, self.axes, device) if self.on_gpu else None
 
     # --- training -----------------------------------------------------------------------------------------------
 
