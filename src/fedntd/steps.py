@@ -154,7 +154,8 @@ class Compiler:
             buffers.place.copy_(places[i])
             step()
 
-        return Step(self.captured(begin), look_ahead, take)
+        # an empty graph would be warned of
+        return Step(self.captured(begin) if constant else begin, look_ahead, take)
 
     def parts(self, buffers: Buffers, inputs: tuple, plan: Tensor, places: Tensor, trace: Callable) -> Parts | None:
         """What is to be compiled, by a function that traces."""
