@@ -170,7 +170,8 @@ class Vectorised:
         everyone, width = buffers.batches.y.shape[1:]
         key = clients, everyone, width
         if key not in self.steps:
-            # in most rounds of most runs the whole cohort is all that is needed; and a single client is a special case
+            # in most rounds of most runs the whole cohort is all that is needed; and a single client cannot share what
+            # is compiled for several, since a compiler treats an axis of length 1 by itself
             self.steps[key] = self.make_step(buffers.first(clients, self.axes), clients in (1, everyone))
         return self.steps[key]
 

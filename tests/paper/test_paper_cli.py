@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 from ledgers import made_up, write_ledger
+from rich.console import Console
 
 from fedntd.cli import main
 from fedntd.paper import runner
+from fedntd.paper.cli import terminal_list
 from fedntd.paper.item import Setting
 from fedntd.paper.items import ITEMS, find
+from fedntd.paper.published import Published
 from fedntd.paper.runner import describe, groups, wanted
+from fedntd.paper.tables import Figures, Table
 from fedntd.runs import read_run
 
 QUICK = ("--small", "--set", "federation.rounds=1", "--set", "federation.ratio=0.05", "--out", "out")
@@ -225,3 +229,18 @@ def test_the_protocol_changes_rate_and_rule(monkeypatch: pytest.MonkeyPatch):
         told[protocol] = Path(protocol, "table1", "table1-sharding.csv").read_text()
     assert "FedNTD,CIFAR-10 s=2,1,1,0,50," in told["released"]
     assert "FedNTD,CIFAR-10 s=2,1,1,0,56," in told["published"]
+
+
+def test_names_give_way_to_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """In a narrow terminal, too, every number of a table with long names is whole."""
+    cell, width = ("a method with a name that is far too long for a terminal", "a set-up, with a long name"), 80
+    table = Table(
+        "t", "title", "", [cell[0]], [cell[1]], {cell: Figures([52.61, 52.63], [0.43], 0, 2, Published(40.14))}
+    )
+    Console(width=width).print(terminal_list(table))
+    lines = capsys.readouterr().out.splitlines()
+    assert "52.62 ± 0.01" in (numbers := " ".join(lines))
+    assert "40.14" in numbers
+    assert "+12.48" in numbers
+    assert "…" not in numbers
+    assert max(map(len, lines)) <= width

@@ -61,7 +61,7 @@ class DevicePart:
             pixels = torch.where(inside[..., None], pixels, 0)  # black before normalisation
         x = self.normalise(pixels)
         if self.augment.cutout:
-            x = x.masked_fill(self.augment.holes(draws, height, width)[..., None], 0)  # zero after normalisation
+            x.masked_fill_(self.augment.holes(draws, height, width)[..., None], 0)  # zero after normalisation
         return Batch(channels_first(x), self.y[index])
 
     def normalise(self, pixels: Tensor) -> Tensor:

@@ -240,9 +240,9 @@ def terminal_list(table: Table) -> Grid:
     """A line for each cell, where the table would be too wide."""
     grid = Grid(box=SIMPLE_HEAD)
     for heading in (table.corner, ""):
-        grid.add_column(heading, no_wrap=True, overflow="fold")
+        grid.add_column(heading, overflow="fold")  # a long name takes two lines; a number is never cut
     for heading in ("measured", "paper", "difference"):
-        grid.add_column(heading, justify="right")
+        grid.add_column(heading, justify="right", no_wrap=True)
     for row in table.rows:
         for column in table.columns:
             cell = table.cell(row, column)

@@ -12,7 +12,7 @@ VARIANTS = {  # row -> the row of Table 1, and the method here
     "FedNova": ("FedNova", "fednova"),
     "FedNova, released": ("FedNova", "fednova-released"),
     "SCAFFOLD": ("SCAFFOLD", "scaffold"),
-    "SCAFFOLD, released: plain mean of variates": ("SCAFFOLD", "scaffold-released"),
+    "SCAFFOLD, released": ("SCAFFOLD", "scaffold-released"),
     "MOON, μ=1": ("MOON", "moon"),
     "MOON, released: μ=0.1": ("MOON", "moon-released"),
     "FedNTD": ("FedNTD", "fedntd"),
