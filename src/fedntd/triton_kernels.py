@@ -215,7 +215,7 @@ def forward(
     while bm > 16 * warps // 4 and groups * triton.cdiv(outputs, bm) < PROCESSORS:
         bm //= 2  # few clients: smaller tiles, so that the whole chip has something to do
         if channels >= 16:
-            bk, stages = 64, 4  # and longer steps, since each waits for its pixels
+            bk, stages = 64, 8 // images.element_size()  # and longer steps, since each waits for its pixels
     forward_kernel[(triton.cdiv(outputs, bm), groups, triton.cdiv(features, bn))](
         images, tables, bias, out, index, images.stride(0), tables.stride(0), bias.stride(0), outputs,
         HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, STEP=step, POOL=pool, WINDOW=window,
