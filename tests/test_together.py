@@ -13,6 +13,7 @@ from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record,
 from fedntd.data.chosen import deal
 from fedntd.record import load_checkpoint
 from fedntd.together import Pace, shape
+from fedntd.tree import Weights
 from fedntd.vectorised import Vectorised
 
 Net = Callable[[], nn.Module]
@@ -151,6 +152,30 @@ def test_what_does_not_fit_into_memory_is_trained_in_parts(
     monkeypatch.setattr(Vectorised, "train_chunk", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
     with pytest.raises(FedntdError, match="does not fit into the device's memory"):
         list(Federation(config, blobs, tiny_net()))
+
+
+def test_models_that_do_not_fit_into_memory_are_tested_in_parts(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    configs = [make_config(engine="vectorised", seed=seed) for seed in range(5)]
+
+    def accuracies() -> list[tuple[int, float]]:
+        events = federate_together(configs, dataset=blobs, model=tiny_net())
+        return [(i, record.accuracy) for i, record in events if isinstance(record, Record)]
+
+    whole = accuracies()
+    count_stacked, sizes = Vectorised.count_stacked, []
+
+    def two_fit(self: Vectorised, w: Weights):
+        sizes.append(len(next(iter(w.values()))))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError
+        return count_stacked(self, w)
+
+    monkeypatch.setattr(Vectorised, "count_stacked", two_fit)
+    assert accuracies() == whole
+    assert sizes[:4] == [5, 2, 2, 1]
+    assert max(sizes[1:]) == 2
 
 
 def test_a_finished_run_can_be_kept_without_its_clients_states(

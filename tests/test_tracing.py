@@ -1,5 +1,9 @@
 """A step as a graph: for any number of clients, and split into what can be computed before it."""
 
+import operator
+from functools import partial
+
+import pytest
 import torch
 from torch import Tensor
 
@@ -73,3 +77,12 @@ def test_casts_of_the_weights_are_kept_up_to_date():
         parts.step(w, g, kept)
         assert torch.equal(kept, w.to(torch.bfloat16).float())
     assert torch.equal(w, expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
+def test_any_number_of_functions_can_be_compiled_in_a_process(monkeypatch: pytest.MonkeyPatch):
+    """As a sweep of many groups does; the compiler's own limit for one piece of code, lowered here, is of 64."""
+    monkeypatch.setattr(tracing, "RECOMPILE_LIMIT", 2)
+    for factor in range(5):
+        graph = tracing.traced(partial(operator.mul, factor), [torch.ones(2)])
+        assert tracing.compiled(graph)(torch.ones(2)).tolist() == [factor, factor]

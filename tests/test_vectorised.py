@@ -272,6 +272,7 @@ def on_gpu(engine: str, precision: str, **sections: object) -> Federation:
 
 @ON_GPU
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # they are what this is without
 def test_float32_on_a_gpu_is_within_1e4_of_the_loop():
     loop, together = on_gpu("sequential", "fp32"), on_gpu("vectorised", "fp32")
     for name, leaf in loop.state.w.items():

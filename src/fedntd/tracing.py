@@ -16,6 +16,7 @@ step.
 import copy
 import operator
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,8 @@ from torch.utils import _pytree as pytree
 
 # kinds of a step's inputs: what changes in it, what of the context is a client's own or shared by all, the samples
 WEIGHTS, OWN, SHARED, BATCH = "weights", "own", "shared", "batch"
+# some operations (a grouped convolution) are compiled anew for every number of clients, however it is marked
+RECOMPILE_LIMIT = 64
 NUMBERS = 7, 11  # of clients, to trace with: primes, so that no other size is by chance a multiple of both
 
 
@@ -197,11 +200,15 @@ def is_view(node: fx.Node) -> bool:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # torch.compile does not take a traced module as it is in every version
-    step = torch.compile(lambda *tensors: function(*tensors), fullgraph=True)
+    def plain(*tensors: Tensor) -> Any:
+        return function(*tensors)
+
+    # what is compiled is kept by code object, up to a limit that many groups of runs would reach: each has its own
+    own = FunctionType(plain.__code__.replace(), plain.__globals__, closure=plain.__closure__)
+    step = torch.compile(own, fullgraph=True)
 
     def call(*tensors: Tensor) -> Any:
-        # some operations (a grouped convolution) are compiled anew for every number of clients, however it is marked
-        with torch._dynamo.config.patch(recompile_limit=64):
+        with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
             return step(*tensors)
 
     return call

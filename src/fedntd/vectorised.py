@@ -92,13 +92,17 @@ class Vectorised:
                 return self.train_chunks(prepared, contexts, measure)
             except torch.OutOfMemoryError:
                 largest = len(prepared.chunks[0])
-                require(largest > 1, "one client's training does not fit into the device's memory; a smaller "
-                        "federation.batch_size or model may")  # fmt: skip
-                self.together = largest // 2
-            self.forget()
-            if self.on_gpu:
-                torch.cuda.empty_cache()
+            self.do_less_at_once(largest)
             prepared = self.prepare(prepared.tasks)
+
+    def do_less_at_once(self, largest: int) -> None:
+        """After so many clients or models were too many. (Not while the error is handled: it holds on to tensors.)"""
+        require(largest > 1, "one client's training does not fit into the device's memory; a smaller "
+                "federation.batch_size or model may")  # fmt: skip
+        self.together = largest // 2
+        self.forget()
+        if self.on_gpu:
+            torch.cuda.empty_cache()
 
     def train_chunks(self, prepared: "Prepared", contexts: list[Context], measure: bool) -> Trained:
         order = [i for chunk in prepared.chunks for i in chunk]
@@ -238,9 +242,15 @@ class Vectorised:
     # --- testing ------------------------------------------------------------------------------------------------
 
     def test(self, models: list[Weights]) -> list[Counts]:
-        """Each of the models on the whole test part."""
-        counts = self.counts_of(tree.stack(models))
-        return [Counts(*(leaf[i] for leaf in counts)) for i in range(len(models))]
+        """Each of the models on the whole test part, as many at once as memory holds."""
+        while True:
+            size = min(self.together or len(models), len(models))
+            try:
+                parts = [self.counts_of(tree.stack(models[i : i + size])) for i in range(0, len(models), size)]
+                return [Counts(*one) for part in parts for one in zip(*part, strict=True)]
+            except torch.OutOfMemoryError:
+                pass
+            self.do_less_at_once(size)
 
     def counts_of(self, w: Weights) -> Counts:
         """Several models on the whole test part; on a GPU through a graph captured for their number."""
