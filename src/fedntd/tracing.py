@@ -31,13 +31,13 @@ RECOMPILE_LIMIT = 64
 NUMBERS = 7, 11  # of clients, to trace with: primes, so that no other size is by chance a multiple of both
 
 
-def traced(step: Callable[..., None], tensors: Sequence[Tensor]) -> fx.GraphModule:
+def traced(step: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModule:
     """`step` as a graph for tensors of just these shapes; nothing is computed."""
     return make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
 
 
 def traced_for_any_number(
-    step: Callable[..., None], tensors: Sequence[Tensor], axes: Sequence[int | None]
+    step: Callable[..., Any], tensors: Sequence[Tensor], axes: Sequence[int | None]
 ) -> fx.GraphModule | None:
     """`step` as a graph for any number of clients, along `axes` of the tensors; None if it cannot be had."""
     graphs = [traced(step, [of_length(n, *each) for each in zip(tensors, axes, strict=True)]) for n in NUMBERS]
