@@ -84,9 +84,9 @@ class GroupedConv(torch.autograd.Function):
 
 
 def windowed(weight: Tensor, pool: bool) -> bool:
-    """Whether the operators read whole pooling windows: few channels, and tensor cores for the further arithmetic."""
-    tensor_cores = weight.dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32
-    return pool and bool(tensor_cores) and weight.shape[2] < WINDOW_CHANNELS
+    """Whether the operators read whole pooling windows: where there are few channels, so that reading takes longer than
+    the further arithmetic. In 32 bits it does not, with TF32 neither."""
+    return pool and weight.dtype != torch.float32 and weight.shape[2] < WINDOW_CHANNELS
 
 
 def with_border(images: Tensor, border: int, further: int = 0) -> Tensor:

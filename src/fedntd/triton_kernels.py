@@ -160,18 +160,16 @@ def weight_gradient_kernel(
 
 
 # rows, depth, warps, stages, for few channels and for many: fastest of those tried on an H200 with the paper's layers
-# (ten clients, batch 50), but for the 32-bit weight gradient, which has changed since, and windows in 32 bits
+# (ten clients, batch 50), but for the 32-bit weight gradient, which has changed since
 TILES = {
     ("forward", 16): ((128, 32, 4, 3), (256, 32, 4, 2)),
     ("forward", 32): ((128, 32, 4, 3), (256, 32, 4, 3)),
     ("pooled forward", 16): ((128, 32, 4, 2), (64, 32, 4, 4)),
     ("pooled forward", 32): ((32, 64, 4, 2), (128, 32, 8, 3)),
     ("window forward", 16): ((128, 16, 4, 4),),
-    ("window forward", 32): ((128, 32, 8, 2),),
     ("weight gradient", 16): ((32, 128, 4, 3), (32, 64, 4, 4)),
     ("weight gradient", 32): ((32, 128, 4, 2), (32, 64, 4, 2)),
     ("window weight gradient", 16): ((64, 64, 4, 4),),
-    ("window weight gradient", 32): ((32, 64, 4, 2),),
 }
 PROCESSORS = 132  # of an H200
 
