@@ -11,6 +11,7 @@ from torch import nn
 
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
 from fedntd.data.chosen import deal
+from fedntd.federation import play_together
 from fedntd.record import load_checkpoint
 from fedntd.together import Pace, shape
 from fedntd.tree import Weights
@@ -152,6 +153,28 @@ def test_what_does_not_fit_into_memory_is_trained_in_parts(
     monkeypatch.setattr(Vectorised, "train_chunk", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
     with pytest.raises(FedntdError, match="does not fit into the device's memory"):
         list(Federation(config, blobs, tiny_net()))
+
+
+def test_runs_that_do_not_fit_into_memory_together_go_on_in_smaller_groups(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    configs = [make_config(engine="vectorised", seed=seed, federation={"rounds": 3}) for seed in range(5)]
+    sizes: list[int] = []
+
+    def two_fit_after_the_first_round(runs: list[Federation]):
+        sizes.append(len(runs))
+        if len(runs) > 2 and len(sizes) > 1:
+            raise torch.OutOfMemoryError
+        return play_together(runs)
+
+    monkeypatch.setattr("fedntd.together.play_together", two_fit_after_the_first_round)
+    outcomes = list(federate_together(configs, [tmp_path / str(i) for i in range(5)], dataset=blobs, model=tiny_net()))
+    assert sizes == [5, 5, 2, 2, 3, 1, 1, 2, 2]  # five, halves of them from the second round on, halves of the larger
+    assert_like_alone(configs, blobs, tiny_net, outcomes)
+
+    sizes.clear()
+    with pytest.raises(FedntdError, match="memory does not hold"):  # without folders there is nothing to go on from
+        list(federate_together(configs, dataset=blobs, model=tiny_net()))
 
 
 def test_models_that_do_not_fit_into_memory_are_tested_in_parts(

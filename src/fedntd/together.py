@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from fedntd.config import Config, flat
 from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
-from fedntd.errors import FedntdError
+from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, Federation, play_together
 from fedntd.record import Record, RunFolder
 
@@ -79,15 +80,37 @@ def federate_together(
     order = sorted(range(len(configs)), key=lambda i: (shape(configs[i]), i))
     for _, alike in groupby(order, key=lambda i: shape(configs[i])):
         members = list(alike)
-        at_once = in_one_step(configs[members[0]])
-        for group in [members] if at_once else [[i] for i in members]:
+        groups = [members] if in_one_step(configs[members[0]]) else [[i] for i in members]
+        while groups:
+            group = groups.pop(0)
             there = {i: resume and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
             mine, folders = {i: configs[i] for i in group}, {i: outs[i] for i in group}
-            yield from train(mine, folders, there, dataset, model, auxiliary, keep_clients)
-            if at_once:
-                gc.collect()  # its engine is part of a cycle, and holds the memory that the next group needs
-            if torch.cuda.is_initialized():
-                torch.cuda.empty_cache()
+            left = yield from train_what_fits(mine, folders, there, dataset, model, auxiliary, keep_clients)
+            if left:  # halves of them go on from where their folders are
+                resume, middle = True, len(left) // 2
+                groups[:0] = [left[:middle], left[middle:]]
+
+
+def train_what_fits(
+    configs: dict[int, Config], outs: dict[int, Path | None], *rest: Any
+) -> Generator[tuple[int, Record | FedntdError], None, list[int]]:
+    """`train`; returns the runs that are left because the device's memory does not hold all of them at once."""
+    left, too_many = set(configs), False
+    try:
+        for i, outcome in train(configs, outs, *rest):
+            if isinstance(outcome, FedntdError) or outcome.round == configs[i].federation.rounds:
+                left.discard(i)
+            yield i, outcome
+    except torch.OutOfMemoryError:
+        too_many = True
+    # only now, since the error would hold on to tensors
+    if in_one_step(next(iter(configs.values()))):
+        gc.collect()  # the engine is part of a cycle, and holds the memory that the next group needs
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    together = len(left) > 1 and all(outs[i] is not None for i in left)
+    require(together or not too_many, "the device's memory does not hold this training; fewer clients or runs may fit")
+    return sorted(left) if too_many else []
 
 
 def in_one_step(config: Config) -> bool:

@@ -78,7 +78,7 @@ def test_what_is_shown(results: Results, tmp_path: Path):
     against.figure.savefig(tmp_path / "against.png")  # a warning would be an error
     assert "moving average 0.6" in against.caption
     shown = [ax for ax in against.figure.axes if ax.get_visible()]
-    assert [ax.get_title(loc="left") for ax in shown] == ["CIFAR-10 s=2", "CIFAR-10 s=10", "CIFAR-10 α=0.1"]
+    assert [ax.get_title(loc="left") for ax in shown] == ["CIFAR-10 s=2", "CIFAR-10 α=0.1"]
     (container, *_) = shown[0].containers
     assert [label.get_text() for label in shown[0].get_xticklabels()] == [".001", ".002", ".003", ".005", ".01", ".1"]
     expected = [40.14 + shift for shift in SHIFT.values()]

@@ -133,8 +133,8 @@ def distance_curves(found: Fit) -> Plot:
 
 
 def against_print(results: Results, rates: list[float], rule: str) -> Plot:
-    """A panel for each set-up: what was measured at each rate, and a band where the paper's figure lies."""
-    setups = [s for s in SETUPS if any(results[row(m, rate), s] for m in METHODS for rate in rates)]
+    """A panel for each set-up with several rates: what was measured, and a band where the paper's figure lies."""
+    setups = [s for s in SETUPS if sum(any(results[row(m, rate), s] for m in METHODS) for rate in rates) > 1]
     columns = min(4, len(setups))
     lines = -(-len(setups) // columns)
     figure, axes = panels(lines, columns, 0.8 + 2.3 * max(columns, 2), 0.8 + 2.1 * lines, sharey=True, sharex=True)
