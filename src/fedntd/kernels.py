@@ -135,7 +135,13 @@ LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, in
 
 def is_fast(x: Tensor) -> bool:
     """Whether Triton can do it."""
-    return (x.is_cuda or INTERPRETED) and x.dtype in (torch.float32, torch.bfloat16) and triton_kernels() is not None
+    able = INTERPRETED or can_multiply_bfloat16(x.device)
+    return able and x.dtype in (torch.float32, torch.bfloat16) and triton_kernels() is not None
+
+
+@cache
+def can_multiply_bfloat16(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @cache

@@ -18,6 +18,8 @@ No atomic additions, so that repeated runs are the same to the last bit.
 # (Triton compiles these functions; their types are not Python's)
 
 import math
+from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -171,7 +173,25 @@ TILES = {
     ("weight gradient", 32): ((32, 128, 4, 2), (32, 64, 4, 2)),
     ("window weight gradient", 16): ((64, 64, 4, 4),),
 }
-PROCESSORS = 132  # of an H200
+
+
+class Chip(NamedTuple):
+    processors: int
+    shared: int  # bytes of shared memory that a program can have
+
+
+@cache
+def chip_of(device: torch.device) -> Chip:
+    if device.type != "cuda":  # the interpreter: those of an H200
+        return Chip(132, 232448)
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)  # pyright: ignore
+    return Chip(properties["multiprocessor_count"], properties["max_shared_mem"])
+
+
+def stages_that_fit(wanted: int, numbers: int, x: Tensor, besides: int = 0) -> int:
+    """How many steps can be under way at once, each with so many numbers in shared memory."""
+    room = chip_of(x.device).shared - besides * x.element_size()
+    return max(1, min(wanted, room // (numbers * x.element_size())))
 
 
 def tiles(kind: str, channels: int, x: Tensor) -> tuple[int, int, int, int]:
@@ -210,10 +230,12 @@ def forward(
     kind = "window forward" if window else "pooled forward" if pool else "forward"
     bm, bk, warps, stages = tiles(kind, channels, images)
     bn = tile(features, 32 if window else 64)
-    while bm > 16 * warps // 4 and groups * triton.cdiv(outputs, bm) < PROCESSORS:
+    while bm > 16 * warps // 4 and groups * triton.cdiv(outputs, bm) < chip_of(images.device).processors:
         bm //= 2  # few clients: smaller tiles, so that the whole chip has something to do
         if channels >= 16:
-            bk, stages = 64, 8 // images.element_size()  # and longer steps, since each waits for its pixels
+            bk, stages = 64, 4  # and longer steps, since each waits for its pixels
+    patches, columns = (4 if pool and not window else 1), (4 if window else 1) * bn
+    stages = stages_that_fit(stages, bk * (patches * bm + columns), images)
     forward_kernel[(triton.cdiv(outputs, bm), groups, triton.cdiv(features, bn))](
         images, tables, bias, out, index, images.stride(0), tables.stride(0), bias.stride(0), outputs,
         HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, STEP=step, POOL=pool, WINDOW=window,
@@ -233,10 +255,13 @@ def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Te
     bm, bk, warps, stages = tiles(kind, channels, dy)
     bn, bk = tile(outputs, 32 if window else 64), tile(depth, bk)
     across = triton.cdiv(depth, bk) * triton.cdiv(outputs, bn)
-    # of at least eight tiles each; 800 programs keep the chip busy, and for one group one on each processor are enough
-    parts = min(triton.cdiv(rows, 8 * bm), PROCESSORS // across, 800 // (groups * across))
+    processors = chip_of(images.device).processors
+    # of at least eight tiles each; six programs a processor keep it busy, and for one group one on each are enough
+    parts = min(triton.cdiv(rows, 8 * bm), processors // across, 6 * processors // (groups * across))
     share = bm * triton.cdiv(triton.cdiv(rows, max(1, parts)), bm)
     parts = triton.cdiv(rows, share)
+    columns = (4 if window else 1) * bn
+    stages = stages_that_fit(stages, bm * (bk + 2 * bn), dy, besides=bm * (bk + columns))
     partial = tables if parts == 1 else tables.new_empty(groups, parts, *tables.shape[1:])
     weight_gradient_kernel[(across, groups, parts)](
         dy, index, images, partial, dy.stride(0), index.stride(0), images.stride(0), rows, share,

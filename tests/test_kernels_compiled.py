@@ -1,0 +1,98 @@
+"""The Triton kernels as compiled for several kinds of GPUs, on a machine without any: do they fit there?"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedntd import kernels
+
+triton = pytest.importorskip("triton", reason="Triton is not on this platform")
+
+# architecture, processors, and the shared memory that a program can have
+H200, RTX_4090 = (90, 132, 232448), (89, 128, 101376)
+# channels in and out, side of the image, size of the kernel: the paper's network
+LAYERS = [(4, 32, 32, 5), (32, 64, 16, 5)]
+
+
+class Recorder:
+    """Stands in for a kernel, and keeps what it was launched with."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.launches: list[tuple[tuple, dict]] = []
+
+    def __getitem__(self, grid: tuple) -> Any:
+        return lambda *arguments, **settings: self.launches.append((arguments, settings))
+
+    def shared_memory(self, architecture: int) -> list[int]:
+        """In bytes, of each launch that differs from the others in more than its tensors and how many there are."""
+        distinct = {repr(launch[1]): launch for launch in self.launches}
+        return [self.compiled(architecture, *launch).metadata.shared for launch in distinct.values()]
+
+    def compiled(self, architecture: int, arguments: tuple, settings: dict) -> Any:
+        options = {name: settings[name] for name in ("num_warps", "num_stages")}
+        names = self.kernel.arg_names
+        given = dict(zip(names, arguments, strict=False))
+        constants = {(names.index(name),): value for name, value in settings.items() if name in names}
+        signature = {name: kind_of(given[name]) if name in given else "constexpr" for name in names}
+        aligned = {(names.index(n),): [["tt.divisibility", 16]] for n, value in given.items() if divides_by_16(value)}
+        source = triton.compiler.ASTSource(self.kernel, signature, constants, aligned)
+        target = triton.backends.compiler.GPUTarget("cuda", architecture, 32)
+        return triton.compile(source, target, options)
+
+
+def kind_of(value: Any) -> str:
+    names = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8"}
+    return names[value.dtype] if isinstance(value, Tensor) else "i32"
+
+
+def divides_by_16(value: Any) -> bool:
+    return isinstance(value, Tensor) or value % 16 == 0
+
+
+def launch_all(groups: int, dtype: torch.dtype) -> None:
+    """Every form of every layer, as far as it takes to launch it."""
+    batch = 50
+
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.empty(groups, *shape, dtype=dtype, device="meta")
+
+    for channels, outputs, side, size in LAYERS:
+        padded = side + size - 1
+        images, bias = empty(batch, padded, padded, channels), empty(outputs)
+        plain = empty(size**2 * channels, 1, outputs)
+        kernels.conv_forward(images, plain, bias, size, 2, True)
+        for step in (1, 2):
+            kernels.conv_forward(images, plain, bias, size, step, False)
+        kernels.conv_weight_gradient(empty(batch, padded, padded, outputs), None, images, size)
+        if kernels.windowed(empty(outputs, channels, size, size), pool=True):
+            kernels.conv_forward(images, empty((size + 1) ** 2 * channels, 4, outputs), bias, size, 2, True)
+            dy, index = (empty(batch, side // 2, side // 2, outputs, dtype=kind) for kind in (dtype, torch.uint8))
+            kernels.conv_weight_gradient(dy, index, images, size)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "gpu"),
+    [(torch.bfloat16, "tf32", H200), (torch.float32, "tf32", RTX_4090), (torch.float32, "ieee", H200)],
+)
+def test_every_launch_fits_into_shared_memory(
+    dtype: torch.dtype, precision: str, gpu: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    architecture, processors, shared = gpu
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # it warns if it is not told
+    ours = kernels.triton_kernels()
+    monkeypatch.setattr(kernels, "is_fast", lambda x: True)
+    monkeypatch.setattr(ours, "dot_precision", lambda x: precision)
+    monkeypatch.setattr(ours, "chip_of", lambda device: ours.Chip(processors, shared))
+    recorders = Recorder(ours.forward_kernel), Recorder(ours.weight_gradient_kernel)
+    monkeypatch.setattr(ours, "forward_kernel", recorders[0])
+    monkeypatch.setattr(ours, "weight_gradient_kernel", recorders[1])
+    for groups in (1, 4, 10):
+        launch_all(groups, dtype)
+    used = [recorder.shared_memory(architecture) for recorder in recorders]
+    assert [len(each) for each in used] >= [5, 2]
+    assert max(map(max, used)) <= shared
