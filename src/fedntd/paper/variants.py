@@ -7,6 +7,7 @@ from fedntd.paper.tables import Table, accuracy_cells
 VARIANTS = {  # row -> the row of Table 1, and the method here
     "FedAvg": ("FedAvg", "fedavg"),
     "FedCurv, the true diagonal": ("FedCurv", "fedcurv"),
+    "FedCurv, released: of minibatches": ("FedCurv", "fedcurv-released"),
     "FedProx, μ=0.1": ("FedProx", "fedprox"),
     "FedProx, released: μ=1": ("FedProx", "fedprox-released"),
     "FedNova": ("FedNova", "fednova"),
