@@ -56,8 +56,8 @@ def test_the_papers_own_table_1():
     # the paper's table itself has SCAFFOLD above FedNTD at s=5, s=10, α=0.5 and on CIFAR-100 by LDA
     everything = verdict("above all", of)
     assert everything.words == "does not hold"
-    assert everything.numbers.count("first SCAFFOLD") == 4
-    assert "CIFAR-10 s=5: place 2 (first SCAFFOLD)" in everything.numbers
+    assert everything.numbers.count("(SCAFFOLD +") == 4
+    assert "CIFAR-10 s=5: place 2 (SCAFFOLD +0.8)" in everything.numbers  # 65.74 - 64.93
     assert (everything.good, everything.measured, everything.cases) == (10, 14, 14)
     assert everything.tally == "true of 10 of 14 cases"
     assert verdict("best mostly", of).words == "holds"  # by the same figures

@@ -186,7 +186,10 @@ def above_fedavg(of: Evidence, setup: str) -> Finding:
 def first_of_all(of: Evidence, setup: str) -> Finding:
     order = of.order("table1", {method: (method, setup) for method in METHODS})
     place = order.index("FedNTD") + 1
-    return Finding(place == 1, "first" if place == 1 else f"place {place} (first {order[0]})")
+    if place == 1:
+        return Finding(True, "first")
+    ahead = of.lead("table1", (order[0], setup), ("FedNTD", setup))
+    return Finding(False, f"place {place} ({order[0]} {ahead:+.1f})")
 
 
 def falls_below_fedavg(of: Evidence, method: str) -> Finding:
