@@ -64,6 +64,7 @@ class Vectorised:
         )
         self.on_gpu = self.train_part.device.type == "cuda"
         self.axes = OF_SEVERAL if self.several_runs else OF_ONE_RUN
+        self.tested_together = 0  # models; 0: all of them
         # without BatchNorm it does not matter which samples share a batch, and a GPU likes large ones
         self.test_batch = TEST_BATCH if self.model.masked or not self.on_gpu else 5 * TEST_BATCH
         self.forget()
@@ -92,15 +93,15 @@ class Vectorised:
                 return self.train_chunks(prepared, contexts, measure)
             except torch.OutOfMemoryError:
                 largest = len(prepared.chunks[0])
-            self.do_less_at_once(largest)
+            # not above, where the error holds on to tensors
+            require(largest > 1, "one client's training does not fit into the device's memory; a smaller "
+                    "federation.batch_size or model may")  # fmt: skip
+            self.together = largest // 2
+            self.forget()
+            self.give_back_memory()
             prepared = self.prepare(prepared.tasks)
 
-    def do_less_at_once(self, largest: int) -> None:
-        """After so many clients or models were too many. (Not while the error is handled: it holds on to tensors.)"""
-        require(largest > 1, "one client's training does not fit into the device's memory; a smaller "
-                "federation.batch_size or model may")  # fmt: skip
-        self.together = largest // 2
-        self.forget()
+    def give_back_memory(self) -> None:
         if self.on_gpu:
             torch.cuda.empty_cache()
 
@@ -244,13 +245,16 @@ class Vectorised:
     def test(self, models: list[Weights]) -> list[Counts]:
         """Each of the models on the whole test part, as many at once as memory holds."""
         while True:
-            size = min(self.together or len(models), len(models))
+            size = min(self.tested_together or len(models), len(models))
             try:
                 parts = [self.counts_of(tree.stack(models[i : i + size])) for i in range(0, len(models), size)]
                 return [Counts(*one) for part in parts for one in zip(*part, strict=True)]
             except torch.OutOfMemoryError:
                 pass
-            self.do_less_at_once(size)
+            require(size > 1, "one model's test does not fit into the device's memory; a smaller one may")
+            self.tested_together = size // 2
+            self.tests.clear()
+            self.give_back_memory()
 
     def counts_of(self, w: Weights) -> Counts:
         """Several models on the whole test part; on a GPU through a graph captured for their number."""
