@@ -257,21 +257,20 @@ def algorithms(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(rows, indent=1))
         return
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("method", no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)  # 80 columns leave room for the settings
+    for title in ("method", "state", "up", "down", "fwd", "bwd", "data"):
+        table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
     table.add_column("settings")
-    for title in ("state", "up", "down", "forward", "back", "data"):
-        table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         counts = (row[key] for key in ("state_bytes", "extra_up_bytes", "extra_down_bytes"))
         sizes = (f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count} B" if count else "–" for count in counts)
         passes = (f"+{row[key]}" if row[key] else "–" for key in ("extra_forwards", "extra_backwards"))
         settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
-        table.add_row(row["name"], settings, *sizes, *passes, "yes" if row["auxiliary_data"] else "–")
+        table.add_row(row["name"], *sizes, *passes, "yes" if row["auxiliary_data"] else "–", settings)
     stdout.print(table)
     stdout.print(
         "Beyond FedAvg: state kept by a client; up, down: bytes of a client in a round; "
-        "forward, back: passes in a step; data: that belongs to no client.",
+        "fwd, bwd: forward and backward passes in a step; data: that belongs to no client.",
         style="dim",
     )
 

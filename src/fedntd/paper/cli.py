@@ -99,8 +99,10 @@ def list_items(
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
-    table = Grid("item", "what it shows", box=SIMPLE_HEAD)
-    for title in ("runs", "done", "groups left", "time left"):
+    table = Grid(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("item", no_wrap=True, min_width=max(len(row["name"]) for row in rows))
+    table.add_column("what it shows")
+    for title in ("runs", "done", "groups", "time left"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         left = "–" if row["done"] == row["runs"] else duration(row["seconds"])
@@ -108,8 +110,8 @@ def list_items(
         table.add_row(row["name"], row["title"], *counts, left)
     stdout.print(table)
     stdout.print(
-        "Items share runs, and the runs of a group are trained in one step on a GPU, which is compiled once: all take "
-        "less than the sum."
+        "Groups and time are of the runs that are left. Items share runs, and the runs of a group are trained in one step "
+        "on a GPU, which is compiled once: all take less than the sum."
     )
 
 
