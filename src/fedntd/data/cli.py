@@ -6,6 +6,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -45,7 +46,7 @@ def list_datasets(as_json: AsJson = False) -> None:
         print(json.dumps(rows, indent=2))
         return
     columns = [Column(title, no_wrap=True) for title in ("name", "training + test", "classes", "shape", "here")]
-    table = Table(*columns, Column("where", overflow="fold"))
+    table = Table(*columns, Column("where", overflow="fold"), box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for row in rows:
         here = "yes" if row["present"] else "in part" if row["where"] else "no"
         where = row["where"] or f"fedntd data get {row['name']}"
@@ -86,7 +87,7 @@ def check(
     if as_json:
         print(json.dumps(states, indent=2))
     else:
-        table = Table("dataset", "file", "state")
+        table = Table("dataset", "file", "state", box=SIMPLE_HEAD, pad_edge=False)
         for n, files in states.items():
             for file, state in files.items():
                 table.add_row(n, file, state)

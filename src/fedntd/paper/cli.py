@@ -110,8 +110,8 @@ def list_items(
         table.add_row(row["name"], row["title"], *counts, left)
     stdout.print(table)
     stdout.print(
-        "Groups and time are of the runs that are left. Items share runs, and the runs of a group are trained in one step "
-        "on a GPU, which is compiled once: all take less than the sum."
+        "Groups and time are of the runs that are left. Items share runs, and the runs of a group are trained in one "
+        "step on a GPU, which is compiled once: all take less than the sum."
     )
 
 
