@@ -75,11 +75,20 @@ def launch_all(groups: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "precision", "gpu"),
-    [(torch.bfloat16, "tf32", H200), (torch.float32, "tf32", RTX_4090), (torch.float32, "ieee", H200)],
+    ("dtype", "precision", "gpu", "clients"),
+    [
+        (torch.bfloat16, "tf32", H200, (1, 10)),
+        (torch.float32, "tf32", RTX_4090, (1, 10)),
+        (torch.float32, "ieee", H200, (4,)),  # takes long to compile
+    ],
 )
 def test_every_launch_fits_into_shared_memory(
-    dtype: torch.dtype, precision: str, gpu: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    dtype: torch.dtype,
+    precision: str,
+    gpu: tuple[int, int, int],
+    clients: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ):
     architecture, processors, shared = gpu
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -91,7 +100,7 @@ def test_every_launch_fits_into_shared_memory(
     recorders = Recorder(ours.forward_kernel), Recorder(ours.weight_gradient_kernel)
     monkeypatch.setattr(ours, "forward_kernel", recorders[0])
     monkeypatch.setattr(ours, "weight_gradient_kernel", recorders[1])
-    for groups in (1, 4, 10):
+    for groups in clients:
         launch_all(groups, dtype)
     used = [recorder.shared_memory(architecture) for recorder in recorders]
     assert [len(each) for each in used] >= [5, 2]
