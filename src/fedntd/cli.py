@@ -36,7 +36,7 @@ from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import thing
 from fedntd.runs import collector_paused, find_runs, read_run, read_runs
 from fedntd.sweep.cli import sweep
-from fedntd.sweep.search import search_pictures
+from fedntd.sweep.pictures import search_pictures
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(

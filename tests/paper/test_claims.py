@@ -7,7 +7,8 @@ import pytest
 from ledgers import fill, made_up
 
 from fedntd.paper import published
-from fedntd.paper.claims import CLAIMS, Evidence, Verdict
+from fedntd.paper.claims import CLAIMS
+from fedntd.paper.evidence import Evidence, Verdict
 from fedntd.paper.item import Results, Setting
 from fedntd.paper.items import find
 

@@ -12,7 +12,8 @@ from test_sweep import results, statuses, wait_for
 from fedntd import FedntdError
 from fedntd.record import read_records
 from fedntd.runs import read_run
-from fedntd.sweep.search import read_search, search_pictures
+from fedntd.sweep.pictures import search_pictures
+from fedntd.sweep.search import read_search
 from started import Started
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'fedntd[sweep]'")

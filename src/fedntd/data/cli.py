@@ -113,7 +113,8 @@ def partition(
     from fedntd.data.chosen import deal, load_dataset
     from fedntd.presets import configure
     from fedntd.report.charts import partition_title
-    from fedntd.report.figures import partition_figure, save_figure
+    from fedntd.report.figures import partition_figure
+    from fedntd.report.style import save_figure
 
     config = configure(source, settings or [])
     dataset = load_dataset(config)

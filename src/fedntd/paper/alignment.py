@@ -13,7 +13,7 @@ from fedntd.paper.fig_common import CLASSES, KEEP, METHODS, folders, key, panels
 from fedntd.paper.item import Cell, Item, Plot, Results, table
 from fedntd.paper.published import ALIGNMENT
 from fedntd.paper.tables import Figures, Table
-from fedntd.report.figures import bare, plain, styled
+from fedntd.report.style import bare, plain, styled
 
 PARTITIONS = {"IID": "cifar10-iid", "s=2": "cifar10-s2", "α=0.05": "cifar10-lda0.05"}
 PICTURE = ("IID", "s=2")  # the partitions of which the preferences are drawn

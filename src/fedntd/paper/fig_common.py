@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedntd.config import Config
 from fedntd.paper.item import Cell, Results, Settings, shrink
 from fedntd.report.charts import PALETTE
-from fedntd.report.figures import styled, whole_numbers
+from fedntd.report.style import styled, whole_numbers
 
 BLUE, RED, GREEN, PINK, ORANGE, SKY, GREY = PALETTE
 COLOURS = {

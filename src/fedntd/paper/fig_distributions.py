@@ -13,7 +13,7 @@ from fedntd.data.partition import class_counts
 from fedntd.paper.fig_common import panels, training_of
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.plan import cohort
-from fedntd.report.figures import BLUES, bare, colour_bar, plain
+from fedntd.report.style import BLUES, bare, colour_bar, plain
 
 SETTINGS = table("cifar10-lda0.1")
 

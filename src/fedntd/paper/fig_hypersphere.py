@@ -13,7 +13,7 @@ from fedntd.choices import Choice
 from fedntd.federation import Federation
 from fedntd.paper.fig_common import KEEP, METHODS, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, Settings, table
-from fedntd.report.figures import BLUES, styled
+from fedntd.report.style import BLUES, styled
 from fedntd.tree import Weights
 
 CELL = ("FedAvg", "IID")

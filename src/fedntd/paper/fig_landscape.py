@@ -12,7 +12,7 @@ from fedntd.analysis.rounds import reopen
 from fedntd.paper import fedalign
 from fedntd.paper.fig_common import COLOURS, KEEP, folders, key, rehearse
 from fedntd.paper.item import Item, Plot, Results, Settings
-from fedntd.report.figures import styled
+from fedntd.report.style import styled
 
 ROW = "16 clients, α=0.5"
 REACH = 0.5  # along the eigenvectors, which have length 1

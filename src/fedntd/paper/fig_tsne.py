@@ -16,7 +16,7 @@ from fedntd.choices import Choice
 from fedntd.federation import Federation
 from fedntd.paper.fig_common import COLOURS, KEEP, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.report.figures import bare, plain
+from fedntd.report.style import bare, plain
 
 CELL = ("FedAvg", "s=2")
 LOCALS = 10

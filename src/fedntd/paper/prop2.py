@@ -12,7 +12,7 @@ from fedntd.choices import Choice
 from fedntd.paper.fig_common import COLOURS, KEEP, METHODS, folders, panels, rehearse, training_of
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.tables import Table
-from fedntd.report.figures import plain
+from fedntd.report.style import plain
 
 CELL = ("FedNTD", "s=2")
 SIDES = {

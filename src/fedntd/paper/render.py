@@ -10,7 +10,7 @@ from fedntd.paper.item import Plot, Results
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.ledger import put
 from fedntd.paper.tables import Table, to_csv, to_html, to_latex, to_markdown
-from fedntd.report.figures import save_figure, styled
+from fedntd.report.style import save_figure, styled
 
 FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
 CSS = """

@@ -1,22 +1,16 @@
 """Figures for papers: each function takes runs and returns a matplotlib Figure; `save_figures` writes all of them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedntd.errors import FedntdError
-from fedntd.files import whole
 from fedntd.report.charts import (
     MOST_CURVES,
     Curve,
@@ -27,42 +21,9 @@ from fedntd.report.charts import (
     partition_title,
 )
 from fedntd.report.statistics import HeatMap, heat_map
+from fedntd.report.style import BLUES, GREY, bare, colour_bar, plain, save_figure, styled, whole_numbers
 from fedntd.report.summary import Group, group, labels
 from fedntd.runs import Run
-
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure looks the same everywhere
-    "font.size": 8.5,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8.5,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#555555",
-    "axes.linewidth": 0.7,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.6,
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-    "xtick.labelcolor": "#222222",
-    "ytick.labelcolor": "#222222",
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "lines.linewidth": 1.4,
-    "lines.solid_capstyle": "round",
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "pdf.fonttype": 42,  # TrueType: text stays text, and publishers accept it
-}
-GREY = "#777777"
-BLUES = LinearSegmentedColormap.from_list("blues", ["#E3EFF7", "#7DB7DB", "#0072B2", "#00304D"]).with_extremes(
-    bad="none"
-)
-
 
 # --- one line a run ---------------------------------------------------------------------------------------------
 
@@ -203,33 +164,17 @@ def panel_height(classes: int) -> float:
     return float(np.clip(0.17 * classes, 1.3, 4.5))
 
 
-# --- what all figures share -------------------------------------------------------------------------------------
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    """Our look while a figure is built or saved, the caller's settings afterwards."""
-    with matplotlib.rc_context(STYLE):
-        yield
+# --- what several of them share ---------------------------------------------------------------------------------
 
 
 def dashes(curve: Curve) -> str | tuple[int, tuple[float, ...]]:
     return (0, tuple(float(part) for part in curve.dash.split())) if curve.dash else "solid"
 
 
-def whole_numbers() -> MaxNLocator:
-    return MaxNLocator(8, integer=True, steps=[1, 2, 5, 10])
-
-
 def all_rounds(ax: Axes, runs: Sequence[Run]) -> None:
     """The same rounds in every panel."""
     ax.set_xlim(0.5, max(run.rounds for run in runs) + 0.5)
     ax.xaxis.set_major_locator(whole_numbers())
-
-
-def bare(ax: Axes) -> None:
-    ax.grid(False)
-    ax.spines[:].set_visible(False)
 
 
 def name_classes(ax: Axes, classes: Sequence[str]) -> None:
@@ -239,17 +184,6 @@ def name_classes(ax: Axes, classes: Sequence[str]) -> None:
     else:
         ax.set_yticks(range(0, len(classes), 10 * ceil(len(classes) / 150)))
         ax.set_ylabel("class")
-
-
-def plain(text: str) -> str:
-    """A name as it is: no dollar sign of it begins a formula."""
-    return text.replace("$", r"\$")
-
-
-def colour_bar(figure: Figure, cmap: str | Colormap, norm: Normalize, label: str, axes: list[Axes]) -> None:
-    bar = figure.colorbar(ScalarMappable(norm, cmap), ax=axes, location="bottom", aspect=40, shrink=0.45, pad=0.02)
-    bar.set_label(label)
-    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
 
 
 def legend(figure: Figure, drawn: Sequence[Curve]) -> None:
@@ -348,13 +282,3 @@ def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = ()) -> l
     for name, make in figures.items():
         save_figure(make(), folder / f"{name}.png", folder / f"{name}.pdf")
     return files
-
-
-def save_figure(figure: Figure, *files: Path) -> None:
-    """Write a figure, in the form that each name's ending asks for."""
-    for file in files:
-        try:
-            with whole(file) as aside, styled():
-                figure.savefig(aside, dpi=200)
-        except ValueError as error:  # an ending that matplotlib does not know
-            raise FedntdError(f"{file} cannot be written: {str(error).splitlines()[0]}") from error

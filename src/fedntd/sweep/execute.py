@@ -63,9 +63,9 @@ def event_of(run: str, got: Record | FedntdError) -> Event:
 def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event]:
     """Train a group until each of its runs has finished or failed.
 
-    What breaks a whole group (no memory, a process killed) may be the doing of one of its runs, or of their number. So
-    its halves are tried next, down to single runs, which go on from their checkpoints. A single run whose process dies
-    gets a second chance.
+    What breaks a whole group (a process killed, a mistake in a method) may be the doing of one of its runs, or of their
+    number. So its halves are tried next, down to single runs, which go on from their checkpoints. A single run whose
+    process dies gets a second chance.
     """
     failed = set()
     try:

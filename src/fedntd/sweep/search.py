@@ -13,8 +13,6 @@ optimiser.lr = { low = 1e-3, high = 0.1, log = true }
 algorithm.beta = [0.1, 0.3, 1.0]
 """
 
-import base64
-import io
 import itertools
 import json
 from collections.abc import Mapping
@@ -290,62 +288,3 @@ def tell(study: Study, settings: Search, as_json: bool, out: Path) -> int:
             stdout.print(f"best: {chosen} ({settings.measure} {figure('final', best.value)} %)", highlight=False)
         stdout.print(f"look at it: fedntd report {escape(str(out))}", soft_wrap=True, highlight=False)
     return 1 if failed else 0
-
-
-# --- in the report ----------------------------------------------------------------------------------------------
-
-
-def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
-    """Of the study in a sweep's folder: heading, PNG as base64, caption. Empty where there is none."""
-    if not (folder / "search.db").exists():
-        return []
-    optuna = need("optuna", "sweep", "the report of a search")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    from fedntd.report.figures import GREY, plain, styled
-
-    study = optuna.load_study(study_name="search", storage=f"sqlite:///{folder.resolve()}/search.db")
-    done = [t for t in study.trials if t.state.name == "COMPLETE" and t.value is not None]
-    if not done:
-        return []
-    values = [100 * t.value for t in done]
-    with styled():
-        history = Figure(figsize=(6.8, 2.8), layout="constrained")
-        ax = history.subplots()
-        ax.plot([t.number for t in done], values, "o", color="#0072B2", markersize=4, label="a trial")
-        ax.step(
-            [t.number for t in done], np.maximum.accumulate(values), where="post", color="#D55E00", label="best so far"
-        )
-        for i, t in enumerate(t for t in study.trials if t.state.name == "PRUNED" and t.intermediate_values):
-            last = 100 * t.intermediate_values[max(t.intermediate_values)]
-            ax.plot(t.number, last, "x", color=GREY, markersize=4, label="" if i else "pruned, when it was stopped")
-        ax.set(xlabel="trial", ylabel="accuracy (%)")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.legend(loc="lower right")
-
-        keys = list(dict.fromkeys(key for t in done for key in t.params))
-        slices = Figure(figsize=(max(3.4, 2.3 * len(keys)), 2.5), layout="constrained")
-        for key, ax in zip(keys, slices.subplots(1, len(keys), sharey=True, squeeze=False).flat, strict=True):
-            x = [t.params.get(key) for t in done]
-            numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
-            shown = [v if numbers else plain(show(v)) for v in x]
-            ax.scatter(shown, values, c=[t.number for t in done], cmap="Blues", vmin=-len(done), s=16)
-            if numbers and min(x) > 0 and max(x) / min(x) > 20:
-                ax.set_xscale("log")
-            ax.set(xlabel=key)
-        slices.axes[0].set_ylabel("accuracy (%)")
-    return [
-        ("Trials", as_png(history), "Each trial's value, and the best so far."),
-        ("Each setting by itself", as_png(slices), "One point a trial; later trials are darker."),
-    ]
-
-
-def as_png(figure: Any) -> str:
-    from fedntd.report.figures import styled
-
-    held = io.BytesIO()
-    with styled():
-        figure.savefig(held, format="png", dpi=150)
-    return base64.b64encode(held.getvalue()).decode()

@@ -1,0 +1,138 @@
+"""How a claim of the paper is judged by the results that there are.
+
+A claim is a sentence of the paper, where it stands, the cases that it is about (set-ups, methods, ...), and a function
+that says of one case whether it holds there, with numbers. The functions ask for figures as if all were there: one that
+is not makes its case open.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from fedntd.paper.item import Cell, Results
+
+T = TypeVar("T")
+
+
+class NotMeasured(Exception):
+    """The evidence lacks what a claim asks for."""
+
+
+class Finding(NamedTuple):
+    """Of one case."""
+
+    holds: bool
+    numbers: str
+
+
+class Verdict(NamedTuple):
+    """Of all cases that are measured."""
+
+    holds: bool | None  # None: none is measured
+    numbers: str = ""
+    good: int = 0  # cases in which it holds
+    measured: int = 0
+    cases: int = 1
+
+    @property
+    def words(self) -> str:
+        if self.holds is None:
+            return "not measured yet"
+        return ("holds" if self.measured == self.cases else "holds so far") if self.holds else "does not hold"
+
+    @property
+    def tally(self) -> str:
+        """Of how many cases it is true, if it is about several."""
+        if self.cases == 1 or not self.measured:
+            return ""
+        left = self.cases - self.measured
+        return f"true of {self.good} of {self.measured} cases" + (f", {left} open" if left else "")
+
+
+@dataclass(frozen=True)
+class Claim:
+    where: str  # in the paper
+    text: str  # in its words, or nearly
+    find: Callable[["Evidence", str], Finding]  # of one case
+    cases: Sequence[str] = ("",)  # a claim about one thing has one case, without a name
+    mostly: bool = False  # more than half of the cases are enough; else one that fails is too many
+
+    def verdict(self, of: "Evidence") -> Verdict:
+        found = where_measured(self.cases, lambda case: self.find(of, case))
+        if not found:
+            return Verdict(None, cases=len(self.cases))
+        good = sum(finding.holds for finding in found.values())
+        numbers = "; ".join(
+            f"{case}: {finding.numbers}" if case else finding.numbers for case, finding in found.items()
+        )
+        return Verdict(
+            2 * good > len(found) if self.mostly else good == len(found), numbers, good, len(found), len(self.cases)
+        )
+
+
+class Evidence:
+    """The results of items under one protocol, as figures. What is not there raises NotMeasured."""
+
+    def __init__(self, results: Callable[[str], Results], rule: str) -> None:
+        self.results, self.rule = results, rule
+
+    def accuracy(self, item: str, row: str, column: str) -> float:
+        """Mean over the finished runs, in %; 0 where all failed."""
+        results = self.results(item)
+        if results[row, column] and not results.finished(row, column):
+            return 0.0
+        return mean(100 * result.accuracies[self.rule] for result in results.finished(row, column))
+
+    def forgetting(self, item: str, row: str, column: str) -> float:
+        return mean(result.forgetting for result in self.results(item).finished(row, column))
+
+    def over_rounds(self, item: str, row: str, column: str, measure: str, last: int = 0) -> float:
+        """Mean of a measure of accuracy over the rounds (or the last of them) and the finished runs, in %."""
+        return mean(
+            100 * value
+            for result in self.results(item).finished(row, column)
+            for value in result.history.get(measure, [])[-last:]
+            if value is not None
+        )
+
+    def measured(self, item: str, key: str) -> Any:
+        """What an item measured beyond the records."""
+        found = self.results(item).measured.get(key)
+        if not found:
+            raise NotMeasured
+        return found
+
+    def lead(self, item: str, ahead: Cell, behind: Cell) -> float:
+        """How many points one cell is above another."""
+        return self.accuracy(item, *ahead) - self.accuracy(item, *behind)
+
+    def order(self, item: str, cells: dict[str, Cell]) -> list[str]:
+        """The names of cells that are all measured, the most accurate first."""
+        found = {name: self.accuracy(item, *cell) for name, cell in cells.items()}
+        return sorted(found, key=lambda name: -found[name])
+
+
+def where_measured(cases: Iterable[str], find: Callable[[str], T]) -> dict[str, T]:
+    found = {}
+    for case in cases:
+        with suppress(NotMeasured):
+            found[case] = find(case)
+    return found
+
+
+def mean(values: Any) -> float:
+    known = [float(value) for value in np.ravel(list(values))]
+    if not known:
+        raise NotMeasured
+    return float(np.mean(known))
+
+
+def correlation(x: Any, y: Any) -> float:
+    return float(np.corrcoef(np.ravel(x), np.ravel(y))[0, 1])
+
+
+def arrows(values: Sequence[float], digits: int) -> str:
+    return " → ".join(f"{value:.{digits}f}" for value in values)
