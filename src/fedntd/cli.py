@@ -48,7 +48,6 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
-app.command()(sweep)
 app.add_typer(paper_app, name="paper")
 app.add_typer(flower_app, name="flower")
 
@@ -138,6 +137,9 @@ def run(
         stdout.print(f"{'run folders in' if several else 'run folder'}: {escape(str(out))}", soft_wrap=True)
     if failed:
         raise typer.Exit(1)
+
+
+app.command()(sweep)  # here, since the help lists commands in this order
 
 
 @app.command()

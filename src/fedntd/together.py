@@ -74,8 +74,8 @@ def federate_together(
     Each has its own run folder in `outs`, with the records that it would have alone (a record's seconds are the run's
     share of the round's). `resume` goes on with the runs whose folders are there, and starts the others. Without
     `keep_clients`, the checkpoint of a run that has finished is left without its clients' own states, which can be a
-    hundred times as large as the rest and are only needed to play further rounds. Runs that memory does not hold together
-    go on in smaller groups, if they have folders to go on from.
+    hundred times as large as the rest and are only needed to play further rounds. Runs that memory does not hold
+    together go on in smaller groups, if they have folders to go on from.
     """
     outs = outs or [None] * len(configs)
     order = sorted(range(len(configs)), key=lambda i: (shape(configs[i]), i))
