@@ -38,10 +38,9 @@ def federation_of(clients: int, arguments: argparse.Namespace) -> Federation:
 
 
 def take_steps(step: Step, plan: torch.Tensor) -> None:
-    for i in range(REPEATS):
-        if i % AHEAD == 0:
-            step.look_ahead(plan)
-        step.take(i % AHEAD)
+    for _ in range(REPEATS // AHEAD):
+        step.look_ahead(plan)
+        step.take(AHEAD)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedntd import ALGORITHMS
+from fedntd.config import Auxiliary
 from fedntd.sweep.plan import read_sweep
 from fedntd.sweep.search import read_search
 
@@ -41,5 +42,7 @@ def test_the_leaderboard_has_one_protocol():
     assert methods == set(ALGORITHMS) - {"fedalign"}
     assert len(partitions) == 4
     assert len(runs) == len(methods) * len(partitions) * 3
-    protocols = {(c.federation, c.optimiser, c.data, c.auxiliary, c.model.name) for c in (run.config for run in runs)}
+    protocols = {(c.federation, c.optimiser, c.data, c.model.name) for c in (run.config for run in runs)}
     assert len(protocols) == 1
+    unlabelled = {(run.config.algorithm.name, run.config.auxiliary) for run in runs if run.config.auxiliary.name}
+    assert unlabelled == {(name, Auxiliary("cifar100", samples=5000)) for name in ("feddf", "fedbe")}

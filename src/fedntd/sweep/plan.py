@@ -114,11 +114,13 @@ def grid_points(table: Mapping[str, Any]) -> list[Changes]:
     """
     >>> grid_points({"algorithm": {"name": ["fedntd"], "beta": [0.1, 1.0]}})
     [{'algorithm.name': 'fedntd', 'algorithm.beta': 0.1}, {'algorithm.name': 'fedntd', 'algorithm.beta': 1.0}]
+    >>> grid_points({"partition": [{"name": "iid"}, {"name": "lda", "alpha": 0.1}]})
+    [{'partition.name': 'iid'}, {'partition.name': 'lda', 'partition.alpha': 0.1}]
     """
     flat = flatten(table)
     empty = next((key for key, values in flat.items() if values == []), None)
     require(empty is None, f"the list of '{empty}' is empty")
-    return [one for _, one in expand(flat)]
+    return [flatten(one) for _, one in expand(flat)]
 
 
 def zip_points(table: Mapping[str, Any]) -> list[Changes]:
@@ -132,7 +134,7 @@ def zip_points(table: Mapping[str, Any]) -> list[Changes]:
     lengths = {key: len(values) for key, values in flat.items()}
     told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
     require(len(set(lengths.values())) <= 1, f"lists in [zip] must be equally long, but {told}")
-    return [dict(zip(flat, values, strict=True)) for values in zip(*flat.values(), strict=True)] if flat else [{}]
+    return [flatten(dict(zip(flat, one, strict=True))) for one in zip(*flat.values(), strict=True)] if flat else [{}]
 
 
 def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
