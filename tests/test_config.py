@@ -79,7 +79,7 @@ configs = st.fixed_dictionaries(
     {},
     optional={
         "seed": st.integers(0, 10**6),
-        "precision": st.sampled_from(["fp32", "bf16", "fp64"]),
+        "precision": st.sampled_from(["auto", "fp32", "bf16", "fp64"]),
         "partition_seed": st.integers(0, 99),
         "algorithm": st.one_of(
             st.just({"name": "fedavg"}),

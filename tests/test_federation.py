@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
 from fedntd.config import from_table
+from fedntd.devices import choose_precision
 from fedntd.plan import cohort, local_plan
 
 Net = Callable[[], nn.Module]
@@ -208,6 +209,18 @@ def test_the_cohort_has_the_asked_size():
     assert len(cohort(0, 1, 100, 0.001)) == 1  # never empty
     assert cohort(0, 1, 5, 1.0) == [0, 1, 2, 3, 4]
     assert len(set(cohort(0, 1, 200, 0.05))) == 10
+
+
+def test_precision_is_settled_by_the_device_when_a_run_begins(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    left_to_us = make_config(precision="auto")
+    assert Federation(left_to_us, blobs, tiny_net()).config.precision == "fp32"
+    gpu = torch.device("cuda")
+    for capability, expected in (((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp32")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, this=capability: this)
+        assert choose_precision(left_to_us, gpu) == expected
+        assert choose_precision(make_config(precision="tf32"), gpu) == "tf32"
 
 
 def test_what_cannot_be_used_is_refused(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

@@ -234,6 +234,23 @@ def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, t
     assert [r["round"] for r in numbers(tmp_path / "run")] == [1, 2, 3, 4]
 
 
+def test_a_resumed_run_keeps_the_precision_it_began_with(
+    tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    """Left open, it would be fp32 on this machine; the run began on one where it was bf16."""
+
+    def go_on(precision: str, rounds: int, resume: bool) -> None:
+        config = make_config(precision=precision, federation={"rounds": rounds})
+        list(federate(config, blobs, tiny_net(), tmp_path / "run", resume))
+
+    go_on("bf16", 1, resume=False)
+    go_on("auto", 2, resume=True)
+    run = read_run(tmp_path / "run")
+    assert (run.config.precision, run.rounds) == ("bf16", 2)
+    with pytest.raises(FedntdError, match=r"was run with precision = 'bf16', not 'fp32'"):
+        go_on("fp32", 3, resume=True)
+
+
 def test_a_resumed_config_is_the_new_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
     list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
     longer = quick(make_config, federation={"rounds": 4})

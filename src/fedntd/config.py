@@ -108,7 +108,8 @@ class Config:
     seed: int = 0
     engine: str = "auto"  # "sequential": clients one by one; "vectorised": all in one step; auto: by the device
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
-    precision: str = "fp32"  # of forward and backward passes; weights and optimiser stay in fp32 ("fp64": all of it)
+    # of forward and backward passes; weights and optimiser stay in fp32 ("fp64": all of it); auto: by the device
+    precision: str = "auto"
     workers: int = 0  # clients trained side by side on a CPU, one thread each; 0: as many as cores
     together: int = 0  # clients that the vectorised engine trains in one step; 0: the whole cohort
     checkpoint_seconds: float = 10.0  # save the state when this long has passed since the last time; 0: every round
@@ -134,7 +135,7 @@ class Config:
         require(self.together >= 0, f"together must be at least 0, not {self.together}")
         require(self.checkpoint_seconds >= 0, f"checkpoint_seconds must be at least 0, not {self.checkpoint_seconds}")
         require_one_of("engine", self.engine, ("auto", "sequential", "vectorised"))
-        require_one_of("precision", self.precision, ("fp32", "tf32", "bf16", "fp64"))
+        require_one_of("precision", self.precision, ("auto", "fp32", "tf32", "bf16", "fp64"))
         target("data", self.data.name)
         if self.auxiliary.name:
             target("auxiliary", self.auxiliary.name)

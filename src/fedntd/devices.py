@@ -25,6 +25,13 @@ def choose_device(config: Config) -> torch.device:
     return device
 
 
+def choose_precision(config: Config, device: torch.device) -> str:
+    """Left to us: bf16 on a GPU made for it, where no result differs beyond noise (docs/benchmarks.md), else fp32."""
+    if config.precision != "auto":
+        return config.precision
+    return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+
+
 def home_of(state: Tree, clients: int, device: torch.device) -> torch.device:
     """Where the clients' own state is kept: on the device, or on the host if that of all would take half the memory."""
     if device.type != "cuda":

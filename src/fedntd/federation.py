@@ -19,7 +19,7 @@ from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts
-from fedntd.devices import choose_device, home_of, set_float32_precision
+from fedntd.devices import choose_device, choose_precision, home_of, set_float32_precision
 from fedntd.engines import Sequential, Task, Trained, seeded
 from fedntd.errors import FedntdError
 from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
@@ -63,9 +63,10 @@ class Federation:
         several_runs: bool = False,
         auxiliary: Dataset | Tensor | None = None,
     ) -> None:
+        self.device = choose_device(config)
+        config = replace(config, precision=choose_precision(config, self.device))
         self.config = config = naming_what_is_given(config, dataset, model, auxiliary)
         self.several_runs = several_runs
-        self.device = choose_device(config)
         known = beside.dataset if beside and beside.config.data == config.data else None
         self.dataset = dataset = dataset or known or load_dataset(config)
         classes, labels = len(dataset.classes), dataset.train.y.numpy()

@@ -21,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -92,7 +92,7 @@ class RunFolder:
     """The folder of a run that is going on; while it is open, no other process can write to it."""
 
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
-        self.path, self.config, self.resume = path, config, resume
+        self.path, self.config, self.resume = path, as_begun(config, path) if resume else config, resume
         self.recorded_round, self.saved_round = 0, 0
         self.lock = FileLock(path / ".lock")
 
@@ -102,7 +102,7 @@ class RunFolder:
                 (self.path / "config.toml").is_file(),
                 f"there is no run to resume in {self.path}; leave out --resume to start",
             )
-            check_same(self.config, configs.from_table(configs.read(self.path / "config.toml")), self.path)
+            check_same(self.config, read_config(self.path), self.path)
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -197,6 +197,17 @@ class RunFolder:
             aside.write_text(text, encoding="utf-8")
             sync(aside)
             os.replace(aside, self.path / name)
+
+
+def read_config(folder: Path) -> Config:
+    return configs.from_table(configs.read(folder / "config.toml"))
+
+
+def as_begun(config: Config, folder: Path) -> Config:
+    """With the precision that was settled when the run in this folder began, if it is left open again."""
+    if config.precision == "auto" and (folder / "config.toml").is_file():
+        return replace(config, precision=read_config(folder).precision)
+    return config
 
 
 def check_same(config: Config, saved: Config, path: Path) -> None:

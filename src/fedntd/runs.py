@@ -17,7 +17,7 @@ from fedntd import config as configs
 from fedntd.config import Config
 from fedntd.errors import require
 from fedntd.files import read_json
-from fedntd.record import Record, read_records
+from fedntd.record import Record, read_config, read_records
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def read_run(path: Path) -> Run:
     status = read_json(path / "status.json")
     return Run(
         path=path,
-        config=configs.from_table(configs.read(path / "config.toml")),
+        config=read_config(path),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
     )

@@ -22,7 +22,7 @@ from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, Federation, play_together
-from fedntd.record import Record, RunFolder
+from fedntd.record import Record, RunFolder, as_begun
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
 FREE = {
@@ -139,9 +139,9 @@ def train(
         going: list[Member] = []
         for i, config in configs.items():
             try:
-                beside = going[0].run if going else None
+                beside, out = going[0].run if going else None, outs[i]
+                config = as_begun(config, out) if out and resume[i] else config
                 run = Federation(config, dataset, model, beside, len(configs) > 1, auxiliary)
-                out = outs[i]
                 folder = None if out is None else open_folders.enter_context(RunFolder(out, run.config, resume[i]))
                 member = Member(i, run, folder)
                 start(member)

@@ -1,6 +1,7 @@
 """Made-up results: a run's history is drawn so that it ends at a given accuracy and F."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ def made_up(
     config: Config, percent: float, forgetting: float = 0.3, status: str = "finished", **history: Any
 ) -> Result:
     """Ends at `percent` by every rule but the best; other measures are constant, or as given."""
+    if config.precision == "auto":  # a run knows its own
+        config = replace(config, precision="fp32")
     rounds, classes = config.federation.rounds, 10
     final = percent / 100
     rise = np.full(rounds, final)

@@ -14,8 +14,8 @@ from fedntd.paper.ledger import Result, Store, distinct, file_name, read_result,
 from fedntd.report.summary import summarise
 
 
-def found(store: Store, config: Config, any_precision: bool = False) -> Result:
-    result = store.find(config, any_precision)
+def found(store: Store, config: Config) -> Result:
+    result = store.find(config)
     assert result is not None
     return result
 
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named(tmp_path: Path):
 
 
 def test_which_run_stands_for_which():
-    plain = configure("cifar10-s2", ["measure.local_every=0"])
+    plain = configure("cifar10-s2", ["measure.local_every=0", "precision=fp32"])
     measured, every_five = (replace(plain, measure=Measure(every)) for every in (1, 5))
     rough = replace(plain, precision="bf16")
     store = Store([made_up(measured, 50.0), made_up(rough, 40.0)])
@@ -85,7 +85,7 @@ def test_which_run_stands_for_which():
     assert found(store, every_five).config is measured
     assert found(store, rough).config is rough
     assert store.find(replace(plain, precision="tf32")) is None
-    assert found(store, replace(plain, precision="tf32"), any_precision=True).config is measured  # the finest there is
+    assert found(store, replace(plain, precision="auto")).config is measured  # the finest there is
     assert store.find(replace(plain, seed=1)) is None
     assert (
         found(store, replace(plain, workers=3, device="cpu")).config is measured
@@ -99,7 +99,8 @@ def test_of_runs_that_stand_for_each_other_one_is_made():
     measured, other = replace(plain, measure=Measure(1)), replace(plain, seed=1)
     assert distinct([plain, other, measured, plain]) == [measured, other]
     assert distinct([measured, plain]) == [measured]
-    assert len(distinct([plain, replace(plain, precision="bf16")])) == 2
+    fine, coarse = (replace(plain, precision=precision) for precision in ("fp32", "bf16"))
+    assert distinct([plain, fine, coarse]) == [fine, coarse]  # either stands for one of any precision
 
 
 def test_a_store_reads_folders_and_ledger(folder: Path, tmp_path: Path):

@@ -170,6 +170,16 @@ class TestLeaderboard:
             "| fedprox | failed | – | 4.0 |\n"
         )
 
+    def test_columns_are_where_methods_are_run(self, tmp_path: Path):
+        """Whatever a method has of its own, such as settings named like a partition's, and wherever the data was."""
+        of = {"fedavg": {}, "fedcurv": {"algorithm__s": 500}, "fedbe": {"auxiliary__name": "cifar100"}}
+        runs = [
+            made(tmp_path / f"{name}{s}", [0.5], algorithm=name, partition__s=s, data__path=f"/at/{name}", **more)
+            for name, more in of.items()
+            for s in (2, 5)
+        ]
+        assert leaderboard(runs).splitlines()[0] == "| method | s=2 | s=5 | mean place |"
+
     def test_is_written_between_the_marks_of_a_page(self, sweep: list[Run], command: Command, tmp_path: Path):
         page = tmp_path / "page.md"
         page.write_text("before\n\n<!-- leaderboard -->\n\nold\n\n<!-- /leaderboard -->\n\nafter\n")

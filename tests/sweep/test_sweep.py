@@ -52,6 +52,20 @@ def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, t
     assert json.loads(out) == [["fedavg,seed=0", "fedavg,seed=1"], ["fedntd,seed=0", "fedntd,seed=1"]]
 
 
+def test_the_time_left_is_told_by_the_rounds_after_the_first(monkeypatch: pytest.MonkeyPatch):
+    """A minute until the first round, in which a GPU compiles; then a second for each."""
+    board = Board({name: Row(name, 100) for name in ("a", "b")}, started=0.0)
+
+    def headline_after(seconds: float, name: str, round: int) -> str:
+        monkeypatch.setattr(time, "monotonic", lambda: seconds)
+        board.take({"run": name, "round": round, "accuracy": 0.25, "forgetting": 0.125, "seconds": 1.0})
+        return board.headline()
+
+    assert headline_after(60.0, "a", 1) == "0/2 finished, 1 running, 1 waiting, 1.0 min"
+    assert headline_after(61.0, "b", 1) == "0/2 finished, 2 running, 1.0 min, about 3.3 min left"  # 198 rounds to go
+    assert headline_after(90.0, "a", 30) == "0/2 finished, 2 running, 1.5 min, about 2.8 min left"  # 30 s for 30, 169
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_live_table(width: int):
     board = Board({f"fedntd,seed={i}": Row(f"fedntd,seed={i}", 4) for i in range(30)})

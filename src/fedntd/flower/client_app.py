@@ -20,7 +20,7 @@ from fedntd.algorithms.base import Context
 from fedntd.choices import call
 from fedntd.config import make_algorithm
 from fedntd.data.device import DevicePart
-from fedntd.devices import choose_device, set_float32_precision
+from fedntd.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.engines import seeded
 from fedntd.errors import FedntdError, require
 from fedntd.federation import asks_for_locals
@@ -76,7 +76,7 @@ class AtSite:
     def __init__(self, load: Callable[[Site], Samples], context: FlowerContext) -> None:
         config, _ = read_settings(context.run_config)
         self.config, self.device = config, choose_device(config)
-        set_float32_precision(config.precision)
+        set_float32_precision(choose_precision(config, self.device))
         node = context.node_config
         self.site = Site(site_number(node, config.federation.clients), node, config)
         self.samples = load(self.site)
@@ -148,7 +148,7 @@ def build_model(samples: Samples, config: Any, device: torch.device) -> Model:
     """The model of the settings with its initial weights, which are the same at the coordinator and at all sites."""
     with seeded(torch_seed(config.seed, "model")):
         module = call("model", config.model, shape=samples.shape, classes=len(samples.classes))
-    model = Model(module, config.precision)
+    model = Model(module, choose_precision(config, device))
     model.module.to(device)
     part = DevicePart(samples.part, samples.mean, samples.std, None, device, model.storage)
     model.check(part.plain(slice(0, 2)), len(samples.classes))

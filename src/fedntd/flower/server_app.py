@@ -27,7 +27,7 @@ from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
-from fedntd.devices import choose_device, set_float32_precision
+from fedntd.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, asks_for_locals, client_shares
 from fedntd.files import read_json
@@ -129,7 +129,7 @@ class Coordinator:
     def __init__(self, config: Config, settings: Settings, sites: Sites, test: Samples | None, run: str) -> None:
         self.config, self.settings, self.sites, self.run = config, settings, sites, run
         self.device = device = choose_device(config)
-        set_float32_precision(config.precision)
+        set_float32_precision(choose_precision(config, device))
         sites.gather()
         self.test_set = test
         self.samples = test or as_most_say(sites)

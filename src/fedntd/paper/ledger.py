@@ -184,22 +184,23 @@ class Store:
         for result in results:
             self.by_kind.setdefault(kind(result.config), []).append(result)
 
-    def find(self, config: Config, any_precision: bool = False) -> Result | None:
+    def find(self, config: Config) -> Result | None:
         """A run that stands for `config`: rather one with its folder, then the one with the finest precision."""
-        fit = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config, any_precision)]
+        fit = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config)]
         return min(fit, key=lambda r: (r.folder is None, PRECISIONS.index(r.config.precision)), default=None)
 
 
 def kind(config: Config) -> str:
     """The identity but for precision and for what is measured on the way."""
-    return identity(replace(config, precision="fp32", measure=Measure(0)))
+    return identity(replace(config, precision="auto", measure=Measure(0)))
 
 
-def stands_for(had: Config, wanted: Config, any_precision: bool) -> bool:
-    """Whether a run has all that is wanted: local models may have been measured in more rounds."""
+def stands_for(had: Config, wanted: Config) -> bool:
+    """Whether a run has all that is wanted: local models may have been measured in more rounds, and any precision will
+    do where none is asked for."""
     every, needed = had.measure.local_every, wanted.measure.local_every
     measured = needed == 0 or (every > 0 and needed % every == 0)
-    return measured and (any_precision or had.precision == wanted.precision)
+    return measured and wanted.precision in ("auto", had.precision)
 
 
 def distinct(configs: Sequence[Config]) -> list[Config]:
@@ -207,8 +208,8 @@ def distinct(configs: Sequence[Config]) -> list[Config]:
     kept: dict[str, list[Config]] = {}
     for config in configs:
         peers = kept.setdefault(kind(config), [])
-        if not any(stands_for(peer, config, any_precision=False) for peer in peers):
-            peers[:] = [peer for peer in peers if not stands_for(config, peer, any_precision=False)] + [config]
+        if not any(stands_for(peer, config) for peer in peers):
+            peers[:] = [peer for peer in peers if not stands_for(config, peer)] + [config]
     return [config for peers in kept.values() for config in peers]
 
 

@@ -135,7 +135,8 @@ def items_part(results: Mapping[str, Results], ending: str = "") -> tuple[list[s
 def table_lines(table: Table, above: str) -> list[str]:
     part, (done, cells) = table.measured_part(), table.done
     title = "" if table.title == above else f"**{table.title}.**"
-    counted = f"{done} of {cells} cells are measured." if cells else ""
+    begun = f", {table.begun} more in part" if table.begun else ""
+    counted = f"{done} of {cells} cells are measured{begun}." if cells else ""
     told = " ".join(filter(None, [title, table.caption, counted, table.left_out_of(part)]))
     return [told, "", to_markdown(part).rstrip()]
 

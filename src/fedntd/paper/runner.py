@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +107,11 @@ class Workshop:
     # --- training ---
 
     def missing(self, item: Item, setting: Setting, cells: Sequence[str] = ()) -> list[Config]:
-        """An item's runs that are neither here nor in the ledger; to measure weights, a ledger is too little.
-
-        A run of another precision will do, unless one is asked for.
-        """
+        """An item's runs that are neither here nor in the ledger; to measure weights, a ledger is too little."""
         measured = set(self.read_measured(item, setting).get("of", []))
-        any_precision = not any(text.split("=")[0].strip() == "precision" for text in setting.settings)
         configs = []
         for run in wanted(item, setting, cells):
-            result = self.store.find(run.config, any_precision)
+            result = self.store.find(run.config)
             at_hand = result is not None and (result.folder is not None or result.status == "failed")
             if result is None or (item.measure and not at_hand and identity(result.config) not in measured):
                 configs.append(run.config)
@@ -135,7 +131,7 @@ class Workshop:
     def results(self, item: Item, setting: Setting) -> Results:
         found: dict[Cell, list] = {}
         for run in wanted(item, setting):
-            result = self.store.find(run.config) or self.store.find(run.config, any_precision=True)
+            result = self.store.find(run.config) or self.store.find(replace(run.config, precision="auto"))
             if result is not None:
                 found.setdefault(run.cell, []).append(result)
         return Results(item, setting, found, self.read_measured(item, setting).get("data", {}))

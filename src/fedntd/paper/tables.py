@@ -69,6 +69,11 @@ class Table:
         return sum(cell.done >= cell.wanted for cell in figures), len(figures)
 
     @property
+    def begun(self) -> int:
+        """Cells with some of their runs."""
+        return sum(isinstance(cell, Figures) and 0 < cell.done < cell.wanted for cell in self.cells.values())
+
+    @property
     def is_open(self) -> bool:
         """Whether there is nothing to show."""
         return not any(isinstance(cell, str) or cell.done for cell in self.cells.values())

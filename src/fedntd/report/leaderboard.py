@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedntd.errors import FedntdError, require
-from fedntd.report.summary import Group, group, setting, telling
+from fedntd.report.summary import Group, group, methods_and_rest
 from fedntd.report.wording import thing
 from fedntd.runs import Run
 
@@ -15,11 +15,10 @@ def leaderboard(runs: Sequence[Run]) -> str:
     """Final accuracies in Markdown: one row a method, one column for each of the other settings that runs differ in."""
     finished = [run for run in runs if run.status == "finished"]
     require(bool(finished), "there is no finished run to make a leaderboard of")
-    others = [key for key in telling(runs) if not key.startswith("algorithm.")]
     columns: dict[str, list[Run]] = {}
-    for run in runs:
-        told = [setting(key.split(".")[-1], value) for key in others if (value := run.settings.get(key)) is not None]
-        columns.setdefault(" ".join(told) or thing(run.config.data.name), []).append(run)
+    for run, (_, where) in zip(runs, methods_and_rest(runs), strict=True):
+        # a column says nothing of methods, whose settings may have the same name as a partition's
+        columns.setdefault(where.replace("partition.", "") or thing(run.config.data.name), []).append(run)
     scores: dict[str, dict[str, Group]] = {}
     for column, members in columns.items():
         for one in group(members, ["algorithm.name"]):
@@ -77,7 +76,7 @@ def made_of(runs: Sequence[Run]) -> str:
     return (
         f"{len(finished)} of {len(runs)} runs finished, {seeds} seed{'s' if seeds > 1 else ''}, {when}, {devices}, "
         f"torch {versions}. Final test accuracy in percent, mean ± standard deviation over seeds; the best of each "
-        "column is bold."
+        "column is bold; one without ± is of a single run."
     )
 
 

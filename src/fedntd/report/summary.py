@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from fedntd.config import HOW
 from fedntd.errors import did_you_mean, require
 from fedntd.metrics import moving_average
 from fedntd.report.wording import show, thing
 from fedntd.runs import Run
 
 HEADINGS = {"final": "final", "best": "best", "last10": "last 10", "ema": "EMA 0.6", "forgetting": "F"}
-ASIDE = ("workers", "checkpoint_seconds", "device", "measure.local_every")  # they do not change what is trained
+ASIDE = (*HOW, "measure.local_every")  # they do not change what is trained
 METHOD = ("algorithm.", "server.", "robust.", "auxiliary.")  # settings that make a method; the rest is where it is run
 MOST_FACETS = 6  # methods that were run in more settings than that are only listed
 

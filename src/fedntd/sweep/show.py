@@ -45,7 +45,8 @@ class Board:
 
     rows: dict[str, Row]
     started: float = field(default_factory=time.monotonic)
-    rounds_before: int = 0  # done when the sweep was started
+    first: float | None = None  # when the first round was done: on a GPU there is much to compile before it
+    rounds_before: int = 0  # that were done by then
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> "Board":
@@ -58,7 +59,7 @@ class Board:
             else:
                 row.round = min(rounds_done(job.folder), row.rounds)
             rows[job.name] = row
-        return cls(rows, rounds_before=sum(row.round for row in rows.values()))
+        return cls(rows)
 
     def take(self, event: Event) -> Row:
         row = self.rows[event["run"]]
@@ -69,6 +70,8 @@ class Board:
             row.status = "finished" if event["round"] == row.rounds else "running"
             row.round, row.accuracy, row.forgetting = event["round"], event["accuracy"], event["forgetting"]
             row.seconds += event["seconds"]
+        if self.first is None:
+            self.first, self.rounds_before = row.touched, sum(row.round for row in self.rows.values())
         return row
 
     def settle(self) -> None:
@@ -82,11 +85,11 @@ class Board:
 
     @property
     def left(self) -> float | None:
-        """Seconds to go, if all rounds take as long as those so far."""
+        """Seconds to go, if all rounds take as long as those after the first."""
         rows = self.rows.values()
         played = sum(row.round for row in rows) - self.rounds_before
         to_go = sum(row.rounds - row.round for row in rows if row.status in ("waiting", "running"))
-        return (time.monotonic() - self.started) / played * to_go if played > 0 else None
+        return (time.monotonic() - self.first) / played * to_go if self.first and played > 0 else None
 
     def headline(self) -> str:
         parts = [f"{self.count('finished', 'kept')}/{len(self.rows)} finished"]
