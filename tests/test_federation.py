@@ -215,7 +215,7 @@ def test_precision_is_settled_by_the_device_when_a_run_begins(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):
     left_to_us = make_config(precision="auto")
-    assert Federation(left_to_us, blobs, tiny_net()).config.precision == "fp32"
+    assert Federation(left_to_us, blobs, tiny_net()).precision == "fp32"
     gpu = torch.device("cuda")
     for capability, expected in (((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp32")):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, this=capability: this)

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedntd import Config, Dataset, Diverged, Federation, FedntdError, federate, read_run
+from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, federate_together, read_run
 from fedntd.record import RunFolder, read_records
 from started import Started
 
@@ -237,18 +237,44 @@ def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, t
 def test_a_resumed_run_keeps_the_precision_it_began_with(
     tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
 ):
-    """Left open, it would be fp32 on this machine; the run began on one where it was bf16."""
+    """Left to the device, it is fp32 on this machine; the run began on one where it was bf16."""
+    out = tmp_path / "run"
 
-    def go_on(precision: str, rounds: int, resume: bool) -> None:
+    def go_on(rounds: int, resume: bool = True, precision: str = "auto") -> list[str]:
         config = make_config(precision=precision, federation={"rounds": rounds})
-        list(federate(config, blobs, tiny_net(), tmp_path / "run", resume))
+        list(federate(config, blobs, tiny_net(), out, resume))
+        return [entry["precision"] for entry in json.loads((out / "environment.json").read_text())]
 
-    go_on("bf16", 1, resume=False)
-    go_on("auto", 2, resume=True)
-    run = read_run(tmp_path / "run")
-    assert (run.config.precision, run.rounds) == ("bf16", 2)
-    with pytest.raises(FedntdError, match=r"was run with precision = 'bf16', not 'fp32'"):
-        go_on("fp32", 3, resume=True)
+    assert go_on(1, resume=False) == ["fp32"]
+    file = out / "environment.json"
+    file.write_text(file.read_text().replace('"fp32"', '"bf16"'))
+    assert go_on(2) == ["bf16", "bf16"]
+    assert read_run(out).config.precision == "auto"  # what was asked for
+    with pytest.raises(FedntdError, match=r"was run with precision = 'auto', not 'fp32'"):
+        go_on(3, precision="fp32")
+
+
+def test_runs_that_began_with_other_precisions_are_not_mixed(
+    tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    """One began where "auto" is bf16; another one beside it begins here. Each is as it would be alone."""
+
+    def losses(name: str, seeds: list[int], rounds: int, resume: bool = False) -> list[float]:
+        configs = [
+            make_config(precision="auto", engine="vectorised", seed=seed, federation={"rounds": rounds})
+            for seed in seeds
+        ]
+        outs = [tmp_path / name / str(seed) for seed in seeds]
+        for _, outcome in federate_together(configs, outs, resume, blobs, tiny_net()):
+            assert isinstance(outcome, Record)
+        return [read_run(out).records[-1].train_loss for out in outs]
+
+    (alone,) = losses("alone", [1], 2)
+    losses("beside", [0], 1)
+    file = tmp_path / "beside" / "0" / "environment.json"
+    file.write_text(file.read_text().replace('"fp32"', '"bf16"'))
+    _, second = losses("beside", [0, 1], 2, resume=True)
+    assert second == alone
 
 
 def test_a_resumed_config_is_the_new_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

@@ -63,10 +63,10 @@ class Federation:
         several_runs: bool = False,
         auxiliary: Dataset | Tensor | None = None,
     ) -> None:
-        self.device = choose_device(config)
-        config = replace(config, precision=choose_precision(config, self.device))
         self.config = config = naming_what_is_given(config, dataset, model, auxiliary)
         self.several_runs = several_runs
+        self.device = choose_device(config)
+        self.precision = choose_precision(config, self.device)
         known = beside.dataset if beside and beside.config.data == config.data else None
         self.dataset = dataset = dataset or known or load_dataset(config)
         classes, labels = len(dataset.classes), dataset.train.y.numpy()
@@ -78,7 +78,7 @@ class Federation:
 
         with seeded(torch_seed(config.seed, "model")):
             module = model or call("model", config.model, shape=dataset.shape, classes=classes)
-        function = Model(module, config.precision)
+        function = Model(module, self.precision)
         function.module.to(self.device)
         self.storage = function.storage
         self.class_counts = torch.tensor(self.counts, dtype=self.storage, device=self.device)
@@ -103,7 +103,7 @@ class Federation:
 
     def make_engine(self, function: Model) -> Sequential | Vectorised:
         config, dataset, device = self.config, self.dataset, self.device
-        set_float32_precision(config.precision)
+        set_float32_precision(self.precision)
         # in a fixed random order, since BatchNorm without running statistics sees which samples share a batch
         order = torch.from_numpy(generator(0, "test order").permutation(len(dataset.test.y)))
         test = Part(dataset.test.x[order], dataset.test.y[order])

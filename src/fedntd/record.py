@@ -92,7 +92,7 @@ class RunFolder:
     """The folder of a run that is going on; while it is open, no other process can write to it."""
 
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
-        self.path, self.config, self.resume = path, as_begun(config, path) if resume else config, resume
+        self.path, self.config, self.resume = path, config, resume
         self.recorded_round, self.saved_round = 0, 0
         self.lock = FileLock(path / ".lock")
 
@@ -123,12 +123,12 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.lock.release()
 
-    def start(self, classes: Sequence[str], counts: np.ndarray, device: torch.device) -> None:
+    def start(self, classes: Sequence[str], counts: np.ndarray, device: torch.device, precision: str) -> None:
         """Write what is known before the first round."""
         self.put_json("partition.json", {"classes": list(classes), "counts": counts.tolist()})
         file = self.path / "environment.json"
         earlier = read_json(file) if file.exists() else []
-        self.put_json("environment.json", [*earlier, environment(device)])
+        self.put_json("environment.json", [*earlier, {**environment(device), "precision": precision}])
         if not (self.path / "records.jsonl").exists():
             self.put("records.jsonl", "")
         self.put_status("running")
@@ -204,9 +204,9 @@ def read_config(folder: Path) -> Config:
 
 
 def as_begun(config: Config, folder: Path) -> Config:
-    """With the precision that was settled when the run in this folder began, if it is left open again."""
-    if config.precision == "auto" and (folder / "config.toml").is_file():
-        return replace(config, precision=read_config(folder).precision)
+    """Where the precision is left to the device: with that which the run in this folder began with, wherever it was."""
+    if config.precision == "auto" and (folder / "environment.json").is_file():
+        return replace(config, precision=read_json(folder / "environment.json")[-1].get("precision", "auto"))
     return config
 
 

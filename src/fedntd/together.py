@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,10 @@ def federate_together(
     together go on in smaller groups, if they have folders to go on from.
     """
     outs = outs or [None] * len(configs)
-    order = sorted(range(len(configs)), key=lambda i: (shape(configs[i]), i))
-    for _, alike in groupby(order, key=lambda i: shape(configs[i])):
+    begun = [as_begun(config, out) if resume and out else config for config, out in zip(configs, outs, strict=True)]
+    shapes = [shape(config) for config in begun]
+    order = sorted(range(len(configs)), key=lambda i: (shapes[i], i))
+    for _, alike in groupby(order, key=shapes.__getitem__):
         members = list(alike)
         groups = [members] if in_one_step(configs[members[0]]) else [[i] for i in members]
         while groups:
@@ -140,9 +142,10 @@ def train(
         for i, config in configs.items():
             try:
                 beside, out = going[0].run if going else None, outs[i]
-                config = as_begun(config, out) if out and resume[i] else config
-                run = Federation(config, dataset, model, beside, len(configs) > 1, auxiliary)
-                folder = None if out is None else open_folders.enter_context(RunFolder(out, run.config, resume[i]))
+                begun = as_begun(config, out) if out and resume[i] else config
+                run = Federation(begun, dataset, model, beside, len(configs) > 1, auxiliary)
+                asked = replace(run.config, precision=config.precision)
+                folder = None if out is None else open_folders.enter_context(RunFolder(out, asked, resume[i]))
                 member = Member(i, run, folder)
                 start(member)
                 going.append(member)
@@ -175,7 +178,7 @@ def start(member: Member) -> None:
     found = folder.restore(run.device) if folder.resume else None
     if found:
         run.take_up(*found)
-    folder.start(run.dataset.classes, run.counts, run.device)
+    folder.start(run.dataset.classes, run.counts, run.device, run.precision)
     if run.finished:
         folder.put_status("finished")
 

@@ -1,7 +1,6 @@
 """Every item: its settings are valid, its cells are the paper's; table items are rehearsed through the command line."""
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,7 +109,7 @@ def test_rehearsal(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
         for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
             cell = (row["row"], row["column"])
             if cell in item.runs and row["mean"]:
-                summary = found[identity(replace(item.config(cell, 0, setting), precision="fp32"))]
+                summary = found[identity(item.config(cell, 0, setting))]
                 assert summary.final is not None  # after one round, all rules agree
                 assert float(row["mean"]) == pytest.approx(100 * summary.final, abs=1e-3)
                 filled += 1

@@ -37,7 +37,7 @@ def write_run(
     labels = np.repeat(np.arange(len(classes)), 500)
     counts = class_counts(labels, deal(config, labels), len(classes))
     with RunFolder(path, config, resume=False) as folder:
-        folder.start(classes, counts, torch.device("cpu"))
+        folder.start(classes, counts, torch.device("cpu"), config.precision)
         for record in records:
             folder.append(record)
         if status != "interrupted":  # such a run never wrote another status than "running"

@@ -112,7 +112,6 @@ def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Pat
     (found,) = jobs(read_sweep(write(settings="engine = 'vectorised'")).runs, out)
     assert (found.folder, found.status, found.rounds_done) == (out / "another name", "finished", 3)
     assert found.config.engine == "sequential"  # it goes on as it began
-    assert (run.config.precision, found.config.precision) == ("auto", "fp32")  # settled by the device it began on
     (other,) = jobs(read_sweep(write(settings="optimiser.lr = 0.02")).runs, out)
     assert (other.folder, other.status) == (out / "run", "new")
     assert identity(other.config) != identity(found.config)

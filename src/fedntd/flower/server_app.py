@@ -84,7 +84,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
             if found:
                 coordinator.take_up(*found)
                 log(INFO, "%s: going on after round %d", out, done)
-            folder.start(coordinator.samples.classes, sites.counts(), coordinator.device)
+            folder.start(coordinator.samples.classes, sites.counts(), coordinator.device, coordinator.precision)
             while coordinator.state.round < config.federation.rounds:
                 record = coordinator.play_round()
                 folder.append(record)
@@ -129,7 +129,8 @@ class Coordinator:
     def __init__(self, config: Config, settings: Settings, sites: Sites, test: Samples | None, run: str) -> None:
         self.config, self.settings, self.sites, self.run = config, settings, sites, run
         self.device = device = choose_device(config)
-        set_float32_precision(choose_precision(config, device))
+        self.precision = choose_precision(config, device)
+        set_float32_precision(self.precision)
         sites.gather()
         self.test_set = test
         self.samples = test or as_most_say(sites)

@@ -65,7 +65,7 @@ class Result:
 def result_of(run: Run) -> Result:
     history = {name: [getattr(record, name) for record in run.records] for name in KEPT}
     return Result(
-        config=run.config,
+        config=replace(run.config, precision=run.environment.get("precision", run.config.precision)),
         status=run.status,
         reason=run.reason,
         history={name: values for name, values in history.items() if any(v is not None for v in values)},

@@ -91,7 +91,7 @@ def failure(job: Job, reason: str) -> Event:
         there = (job.folder / "config.toml").exists()
         with RunFolder(job.folder, job.config, resume=there) as folder:
             if not there:
-                folder.start([], np.zeros((0, 0), dtype=int), torch.device("cpu"))
+                folder.start([], np.zeros((0, 0), dtype=int), torch.device("cpu"), job.config.precision)
             folder.put_status("failed", reason)
     return {"run": job.name, "failed": reason}
 

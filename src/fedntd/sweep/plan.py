@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -244,10 +244,9 @@ def runs_by_identity(out: Path) -> dict[str, Job]:
         except FedntdError:  # such as a run of a method that is no longer there: none of ours
             continue
         job = Job(file.parent.name, config, file.parent, rounds_done(file.parent), status(file.parent))
-        # one that left its precision to the machine is the run that came of it
-        for key in (identity(config), identity(replace(config, precision="auto"))):
-            if key not in found or job.status == "finished":
-                found[key] = job
+        key = identity(config)
+        if key not in found or job.status == "finished":
+            found[key] = job
     return found
 
 
