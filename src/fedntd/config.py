@@ -18,6 +18,7 @@ from typing import Any, get_type_hints
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
 from fedntd.choices import Choice, call, resolve, target, typed
+from fedntd.data.download import SOURCES
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
 
 CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections that are a `Choice`
@@ -294,8 +295,14 @@ def flat(config: Config) -> dict[str, Any]:
     }
 
 
-# how and where a run is computed, which does not make it another run
-HOW = ("engine", "device", "workers", "together", "checkpoint_seconds", "data.path", "auxiliary.path")
+HOW = ("engine", "device", "workers", "together", "checkpoint_seconds")
+
+
+def how(settings: Mapping[str, Any]) -> set[str]:
+    """The keys that say how and where a run is computed, which does not make it another run. Where files are is such a
+    key for datasets that are known by name; others are what their files are."""
+    known = ("", "fashion-mini", *SOURCES)
+    return {*HOW, *(f"{section}.path" for section in ("data", "auxiliary") if settings[f"{section}.name"] in known)}
 
 
 def identity(config: Config) -> str:
@@ -304,5 +311,6 @@ def identity(config: Config) -> str:
     >>> identity(Config(seed=1)) == identity(Config(seed=1, workers=2)) != identity(Config(seed=2, workers=2))
     True
     """
-    what = {key: value for key, value in flat(config).items() if key not in HOW}
+    settings = flat(config)
+    what = {key: settings[key] for key in settings.keys() - how(settings)}
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

@@ -160,7 +160,8 @@ class TestLeaderboard:
             for s, value in zip((2, 5), values, strict=True)
             for seed, d in ((0, -0.01), (1, 0.01))
         ]
-        runs.append(made(tmp_path / "x", [0.1], "failed", algorithm="fedprox", seed=0, partition__s=2))
+        for seed in (0, 1):
+            runs.append(made(tmp_path / f"x{seed}", [0.1], "failed", algorithm="fedprox", seed=seed, partition__s=2))
         assert leaderboard(runs) == (
             "| method | s=2 | s=5 | mean place |\n"
             "|---|---|---|---|\n"
@@ -179,6 +180,20 @@ class TestLeaderboard:
             for s in (2, 5)
         ]
         assert leaderboard(runs).splitlines()[0] == "| method | s=2 | s=5 | mean place |"
+
+    def test_only_seeds_that_all_have_are_compared(self, tmp_path: Path):
+        """The second partition is hard, and only one method was run on it; the last round alone does not count."""
+        runs = [
+            made(tmp_path / "a0", [0.4, 0.6], algorithm="fedavg", seed=0),
+            made(tmp_path / "a1", [0.1, 0.1], algorithm="fedavg", seed=1),
+            made(tmp_path / "n0", [0.3, 0.5], algorithm="fedntd", seed=0),
+        ]
+        assert leaderboard(runs).splitlines()[2:] == ["| fedavg | **50.00** | 1.0 |", "| fedntd | 40.00 | 2.0 |"]
+
+    def test_one_method_with_two_settings_is_two(self, tmp_path: Path):
+        runs = [made(tmp_path / str(mu), [0.5 + mu / 10], algorithm="fedprox", algorithm__mu=mu) for mu in (1.0, 2.0)]
+        found = leaderboard(runs).splitlines()[2:]
+        assert found == ["| fedprox mu=2 | **70.00** | 1.0 |", "| fedprox mu=1 | 60.00 | 2.0 |"]
 
     def test_is_written_between_the_marks_of_a_page(self, sweep: list[Run], command: Command, tmp_path: Path):
         page = tmp_path / "page.md"

@@ -120,6 +120,12 @@ def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Pat
     assert (third.folder, third.status) == (out / f"run-{identity(third.config)[:8]}", "new")
 
 
+def test_other_files_are_another_dataset_unless_it_is_known_by_name(write: Write):
+    grid = '[grid]\ndata.path = ["a", "b"]\n'
+    assert len(read_sweep(write(grid, settings="data.name = 'npz'")).runs) == 2
+    assert len(read_sweep(write(grid, settings="data.name = 'mnist'")).runs) == 1
+
+
 def test_groups_are_of_one_shape_and_evenly_cut(write: Write):
     rest = "[grid]\nmodel.hidden = [3, 4]\n"
     planned = read_sweep(write(rest, head="seeds = [0, 1, 2, 3, 4, 5, 6]")).runs

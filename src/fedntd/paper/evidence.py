@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 class Verdict(NamedTuple):
     """Of all cases that are measured."""
 
-    holds: bool | None  # None: none is measured
+    holds: bool | None  # None: none is measured, or too few to say
     numbers: str = ""
     good: int = 0  # cases in which it holds
     measured: int = 0
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
     @property
     def words(self) -> str:
         if self.holds is None:
-            return "not measured yet"
+            return "undecided" if self.measured else "not measured yet"
         return ("holds" if self.measured == self.cases else "holds so far") if self.holds else "does not hold"
 
     @property
@@ -68,9 +68,11 @@ class Claim:
         numbers = "; ".join(
             f"{case}: {finding.numbers}" if case else finding.numbers for case, finding in found.items()
         )
-        return Verdict(
-            2 * good > len(found) if self.mostly else good == len(found), numbers, good, len(found), len(self.cases)
-        )
+        holds: bool | None = good == len(found)
+        if self.mostly:
+            still = len(self.cases) - len(found)
+            holds = True if 2 * good > len(found) else None if 2 * (good + still) > len(self.cases) else False
+        return Verdict(holds, numbers, good, len(found), len(self.cases))
 
 
 class Evidence:
@@ -105,13 +107,24 @@ class Evidence:
             raise NotMeasured
         return found
 
+    def side_by_side(self, item: str, cells: Sequence[Cell]) -> list[float]:
+        """Accuracies of cells that are all measured, over the seeds that finished in each of them, since a seed is a
+        partition, and some are harder. 0 where all runs failed, which leaves the others their seeds."""
+        results = self.results(item)
+        by_seed = [{r.config.seed: 100 * r.accuracies[self.rule] for r in results.finished(*cell)} for cell in cells]
+        if not all(results[cell] for cell in cells):
+            raise NotMeasured
+        seeds = set.intersection(*(set(found) for found in by_seed if found)) if any(by_seed) else set()
+        return [mean(found[seed] for seed in seeds) if found else 0.0 for found in by_seed]
+
     def lead(self, item: str, ahead: Cell, behind: Cell) -> float:
         """How many points one cell is above another."""
-        return self.accuracy(item, *ahead) - self.accuracy(item, *behind)
+        mine, other = self.side_by_side(item, [ahead, behind])
+        return mine - other
 
     def order(self, item: str, cells: dict[str, Cell]) -> list[str]:
         """The names of cells that are all measured, the most accurate first."""
-        found = {name: self.accuracy(item, *cell) for name, cell in cells.items()}
+        found = dict(zip(cells, self.side_by_side(item, list(cells.values())), strict=True))
         return sorted(found, key=lambda name: -found[name])
 
 

@@ -24,7 +24,7 @@ the files in [results/ledger](results/ledger), one a run; [paper.md](paper.md) s
 In a cell of a table, the paper's figure stands below ours, with ours minus the paper's. The best of what was measured
 is bold. What is open is left out, and named above the table.
 """
-WORDS = ("holds", "holds so far", "does not hold", "not measured yet")
+WORDS = ("holds", "holds so far", "does not hold", "undecided", "not measured yet")
 REPORTED = {"final": "the last round's", "ema": "the moving average (0.6) over the rounds"}
 Drawn = Mapping[str, tuple[Results, Sequence[Table | Plot]]]  # an item's results, and what is shown of them
 
@@ -94,11 +94,11 @@ def claims_part(of: Evidence) -> list[str]:
     lines += ["| the paper says | our data | numbers |", "|---|---|---|"]
     for name, claim in CLAIMS.items():
         verdict = verdicts[name]
-        if verdict.holds is not None:
+        if verdict.measured:
             words = ": ".join(filter(None, [f"**{verdict.words}**", verdict.tally]))
             numbers = re.sub(r"(?<!\w)-(?=\d)", "−", verdict.numbers)
             lines.append(f"| {claim.text} ({claim.where}) | {words} | {numbers} |")
-    waiting = [claim for name, claim in CLAIMS.items() if verdicts[name].holds is None]
+    waiting = [claim for name, claim in CLAIMS.items() if not verdicts[name].measured]
     if waiting:
         lines += ["", "Not measured yet:", "", *(f"- {claim.text} ({claim.where})" for claim in waiting)]
     return [*lines, ""]

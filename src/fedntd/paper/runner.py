@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import HOW, Config, flat, from_table, identity
+from fedntd.config import Config, flat, from_table, how, identity
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.paper.item import Cell, Item, Results, Setting
@@ -78,7 +78,7 @@ def describe(config: Config, among: Sequence[Config]) -> str:
     }
     split = {k: v for k, v in dealt.options.items() if k != "min_size"}
     beside = [flat(peer) for peer in alike if (peer.data.name, peer.partition) == (config.data.name, dealt)]
-    left_out = ("seed", "data.name", "measure.local_every", *HOW)
+    left_out = ("seed", "data.name", "measure.local_every", *how(flat(config)))
     others = {
         key.split(".")[-1] if key != "model.name" else "model": thing(value) if isinstance(value, str) else value
         for key, value in flat(config).items()

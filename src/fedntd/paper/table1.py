@@ -46,7 +46,8 @@ TABLE1 = Item(
     title="Accuracy and forgetting of seven methods",
     paper="Table 1",
     about="Seven methods on four datasets, dealt out in shards or by LDA. The paper: FedNTD is above the others on all "
-    "set-ups, and what is more accurate forgets less. FedNova is that of the released code.",
+    "set-ups, and what is more accurate forgets less. FedNova is that of the released code; where that code "
+    "runs another method otherwise than the method's own paper, `variants` has both.",
     runs=method_rows(list(METHODS), dict(PRESETS)),
     render=render,
 )

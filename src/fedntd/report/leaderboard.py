@@ -6,27 +6,36 @@ from pathlib import Path
 import numpy as np
 
 from fedntd.errors import FedntdError, require
-from fedntd.report.summary import Group, group, methods_and_rest
+from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
 from fedntd.runs import Run
 
+MEASURE = "last10"
+
 
 def leaderboard(runs: Sequence[Run]) -> str:
-    """Final accuracies in Markdown: one row a method, one column for each of the other settings that runs differ in."""
+    """Accuracies in Markdown: one row a method, one column for each of the other settings that runs differ in.
+
+    They are means of the last ten rounds, since where clients are unlike, one round can be twenty points from the next.
+    In a column, methods are compared on the seeds that all of them have: a seed is a partition, and some are harder.
+    """
     finished = [run for run in runs if run.status == "finished"]
     require(bool(finished), "there is no finished run to make a leaderboard of")
-    columns: dict[str, list[Run]] = {}
-    for run, (_, where) in zip(runs, methods_and_rest(runs), strict=True):
+    columns: dict[str, dict[str, dict[int, Run]]] = {}  # by method and seed
+    for run, (method, where) in zip(runs, methods_and_rest(runs), strict=True):
         # a column says nothing of methods, whose settings may have the same name as a partition's
-        columns.setdefault(where.replace("partition.", "") or thing(run.config.data.name), []).append(run)
+        column = columns.setdefault(where.replace("partition.", "") or thing(run.config.data.name), {})
+        if run.status in ("finished", "failed"):
+            column.setdefault(method, {}).setdefault(run.config.seed, run)
     scores: dict[str, dict[str, Group]] = {}
-    for column, members in columns.items():
-        for one in group(members, ["algorithm.name"]):
-            scores.setdefault(one.label, {})[column] = one
+    for column, methods in columns.items():
+        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in methods.values())))
+        for method, by_seed in methods.items():
+            scores.setdefault(method, {})[column] = Group(method, [by_seed[seed] for seed in seeds])
 
     def mean(method: str, column: str) -> float | None:
         one = scores[method].get(column)
-        return one.mean("final") if one and one.finished else None
+        return one.mean(MEASURE) if one and one.finished else None
 
     def rank(method: str) -> float:
         """Mean place over the columns; where a method has no result, it is last."""
@@ -41,7 +50,7 @@ def leaderboard(runs: Sequence[Run]) -> str:
         value = mean(method, column)
         if one is None or value is None:
             return "failed" if one and one.failed else "–"
-        std = one.std("final")
+        std = one.std(MEASURE)
         text = f"{100 * value:.2f}" + (f" ± {100 * std:.2f}" if std is not None else "")
         best = max(found for other in scores if (found := mean(other, column)) is not None)
         lost = f" ({one.count})" if one.failed else ""
@@ -75,8 +84,9 @@ def made_of(runs: Sequence[Run]) -> str:
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     return (
         f"{len(finished)} of {len(runs)} runs finished, {seeds} seed{'s' if seeds > 1 else ''}, {when}, {devices}, "
-        f"torch {versions}. Final test accuracy in percent, mean ± standard deviation over seeds; the best of each "
-        "column is bold; one without ± is of a single run."
+        f"torch {versions}. Test accuracy in percent, the mean of the last ten rounds, ± standard deviation over "
+        "seeds; the best of each column is bold. Only seeds that all methods of a column have are counted; a figure "
+        "without ± is of one."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.report.compare import Extra
-from fedntd.report.summary import ASIDE, Group, differing, summarise, telling
+from fedntd.report.summary import Group, differing, is_telling, summarise, telling
 from fedntd.report.wording import show, size, thing
 from fedntd.runs import Run
 
@@ -51,7 +51,7 @@ class Baseline:
         self.alike = [
             key
             for key in differing(runs)
-            if key not in (self.key, *ASIDE) and not (section and key.startswith(section))
+            if key != self.key and is_telling(key, runs) and not (section and key.startswith(section))
         ]
         self.values = self.mean_values([run for run in runs if self.holds(run)])
 

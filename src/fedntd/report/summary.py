@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import HOW
+from fedntd.config import how
 from fedntd.errors import did_you_mean, require
 from fedntd.metrics import moving_average
 from fedntd.report.wording import show, thing
 from fedntd.runs import Run
 
 HEADINGS = {"final": "final", "best": "best", "last10": "last 10", "ema": "EMA 0.6", "forgetting": "F"}
-ASIDE = (*HOW, "measure.local_every")  # they do not change what is trained
 METHOD = ("algorithm.", "server.", "robust.", "auxiliary.")  # settings that make a method; the rest is where it is run
 MOST_FACETS = 6  # methods that were run in more settings than that are only listed
 
@@ -70,7 +69,17 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 def telling(runs: Sequence[Run]) -> list[str]:
     """The config keys that tell runs apart: those that differ, but for the seed and what does not change the run."""
-    return [key for key in differing(runs) if key not in ("seed", *ASIDE)]
+    return [key for key in differing(runs) if key != "seed" and is_telling(key, runs)]
+
+
+def is_telling(key: str, runs: Sequence[Run]) -> bool:
+    """Whether it makes another run of one of them."""
+    return any(key not in aside(run.settings) for run in runs)
+
+
+def aside(settings: dict[str, Any]) -> set[str]:
+    """The keys that do not change what is trained."""
+    return {*how(settings), "measure.local_every"}
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -197,7 +206,7 @@ def group(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Group]:
     groups: dict[str, list[int]] = {}
     taken: set[tuple[str, str, int]] = set()
     for i, run in enumerate(runs):
-        key = repr({k: v for k, v in run.settings.items() if k not in ("seed", *ASIDE)})
+        key = repr({k: v for k, v in run.settings.items() if k not in ("seed", *aside(run.settings))})
         again = (key, run.status, run.config.seed) in taken  # one seed run twice is no second sample
         taken.add((key, run.status, run.config.seed))
         if again or run.status not in ("finished", "failed"):
