@@ -115,6 +115,25 @@ def test_killed_and_started_again(write: Write, command: Command, start: Callabl
     assert ("COMPLETE", abandoned) in states
 
 
+def test_trials_of_a_batch_that_chose_the_same_share_their_runs(write: Write, command: Command, tmp_path: Path):
+    """Also where they fail; while values that only look the same have runs of their own."""
+    asked = '[search]\nsampler = "random"\ntrials = 3\nbatch = 3\n[search.keys]\noptimiser.lr = [{}]\n'
+    write(asked.format("0.01"), head="seeds = [0, 1]")
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    assert statuses(tmp_path / "out") == {"lr=0.01,seed=0": "finished", "lr=0.01,seed=1": "finished"}
+    values = [trial.value for trial in study(tmp_path / "out").trials]
+    assert values == [values[0]] * 3
+
+    write(asked.format("1e300"))
+    assert command("sweep", "sweep.toml", "-o", "failed")[0] == 1
+    assert [trial.state.name for trial in study(tmp_path / "failed").trials] == ["FAIL"] * 3
+    assert "not finite" in read_run(tmp_path / "failed/lr=1e+300").reason
+
+    write(asked.format("0.01, 0.010000001").replace("random", "grid"))
+    assert command("sweep", "sweep.toml", "-o", "near")[0] == 0
+    assert [*statuses(tmp_path / "near").values()] == ["finished", "finished"]
+
+
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [

@@ -230,7 +230,8 @@ def job_of(name: str, config: Config, out: Path, there: Mapping[str, Job]) -> Jo
     key = identity(config)
     if key in there:
         return there[key]
-    name = f"{name}-{key[:8]}" if (out / name / "config.toml").exists() else name
+    taken = (out / name / "config.toml").exists() or any(job.name == name for job in there.values())
+    name = f"{name}-{key[:8]}" if taken else name
     return Job(name, config, out / name)
 
 

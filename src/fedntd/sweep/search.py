@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from fedntd.config import Config, from_table
+from fedntd.config import Config, from_table, identity
 from fedntd.data.chosen import load_dataset
 from fedntd.devices import choose_device
 from fedntd.errors import did_you_mean, require, require_one_of
@@ -176,7 +176,8 @@ def search(asked: Sweep, file: Path, out: Path, dry_run: bool, as_json: bool) ->
     renew_abandoned(study)
     try:
         while (left := trials - settled(study)) > 0:
-            batch = [make_trial(study.ask(), settings, asked, out) for _ in range(min(left, settings.batch))]
+            there = runs_by_identity(out)
+            batch = [make_trial(study.ask(), settings, asked, out, there) for _ in range(min(left, settings.batch))]
             play(study, batch, settings)
     except KeyboardInterrupt:
         stderr.print(f"interrupted; go on with: fedntd sweep {escape(str(file))} --out {escape(str(out))}")
@@ -202,25 +203,30 @@ def renew_abandoned(study: Study) -> None:
         study.enqueue_trial(trial.params)
 
 
-def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path) -> Trial:
+def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path, there: dict[str, Job]) -> Trial:
+    """Its runs are those that are there, or join them: trials of one batch that chose the same values share them."""
     changes = suggest(handle, settings.space)
-    there = runs_by_identity(out)
     name = ",".join(f"{key.split('.')[-1]}={show(value)}" for key, value in changes.items())
     jobs = []
     for seed in asked.seeds:
         config = from_table(with_changes(asked.base, {**changes, "seed": seed}))
         folder = safe_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name)
         jobs.append(job_of(folder, config, out, there))
+        there[identity(config)] = jobs[-1]
     return Trial(handle.number, handle, changes, jobs)
 
 
 def play(study: Study, batch: list[Trial], settings: Search) -> None:
     """Train the runs of some trials together. A trial that is pruned stops the training for a moment: the other runs go
     on from where they were, without its own."""
-    while todo := [
-        job for trial in batch if not (trial.failed or trial.pruned) for job in trial.jobs if job.status != "finished"
-    ]:
-        with closing(until_settled(train_group, todo)) as events:
+    while todo := {
+        job.folder: job
+        for trial in batch
+        if not (trial.failed or trial.pruned)
+        for job in trial.jobs
+        if job.status != "finished"
+    }:
+        with closing(until_settled(train_group, [*todo.values()])) as events:
             stopped = watch(events, batch)
         if not stopped:
             break
@@ -244,26 +250,28 @@ def play(study: Study, batch: list[Trial], settings: Search) -> None:
 
 def watch(events: Any, batch: list[Trial]) -> bool:
     """Report rounds to the study; True as soon as a trial is to be stopped."""
-    of = {job.name: trial for trial in batch for job in trial.jobs}
-    told: set[tuple[int, int]] = set()
+    told: set[tuple[str, int]] = set()
     event: Event
     for event in events:
-        trial = of[event["run"]]
+        trials = [trial for trial in batch if event["run"] in (job.name for job in trial.jobs)]  # of the same values
+        jobs = trials[0].jobs
         if "failed" in event:
-            trial.failed = event["failed"]
-            if len(trial.jobs) > 1:
+            for trial in trials:
+                trial.failed = event["failed"]
+            if len(jobs) > 1:
                 return True  # the other seeds of it are not worth the time
             continue
         round = event["round"]
-        accuracy = None if (trial.number, round) in told else trial.accuracy(round)
+        accuracy = None if (jobs[0].name, round) in told else trials[0].accuracy(round)
         if accuracy is None:
             continue
-        told.add((trial.number, round))
-        trial.handle.report(accuracy, round)
-        if round < trial.jobs[0].config.federation.rounds and trial.handle.should_prune():
-            trial.pruned = True
+        told.add((jobs[0].name, round))
+        for trial in trials:
+            trial.handle.report(accuracy, round)
+            trial.pruned = round < jobs[0].config.federation.rounds and trial.handle.should_prune()
+        if any(trial.pruned for trial in trials):
             events.close()
-            for job in trial.jobs:
+            for job in jobs:
                 mark_pruned(job.folder, job.config, round)
             return True
     return False
