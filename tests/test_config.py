@@ -1,4 +1,5 @@
 import json
+import math
 import tomllib
 from pathlib import Path
 
@@ -24,6 +25,10 @@ from fedntd.presets import TABLE1, preset, released_values
         ({"partition_seed": -1}, "partition_seed must be at least 0"),
         ({"optimiser": {"lr": "fast"}}, "optimiser.lr must be of type float, not 'fast'"),
         ({"optimiser": {"lr": 0}}, "optimiser.lr must be above 0"),
+        ({"optimiser": {"lr": math.inf}}, "optimiser.lr must be a finite number, not inf"),
+        ({"checkpoint_seconds": math.inf}, "checkpoint_seconds must be a finite number, not inf"),
+        ({"algorithm": {"name": "fedntd", "beta": math.nan}}, "algorithm.beta must be a finite number, not nan"),
+        ({"model": {"name": "given:net", "scale": -math.inf}}, "model.scale must be a finite number, not -inf"),
         ({"optimiser": {"momentum": 1}}, "optimiser.momentum must be at least 0 and below 1"),
         ({"federation": {"ratio": 0}}, "federation.ratio must be above 0 and at most 1, not 0.0; 0.01 trains one"),
         ({"federation": {"rounds": 0}}, "federation.rounds must be at least 1"),
