@@ -10,6 +10,7 @@ import pytest
 
 from fedntd import ALGORITHMS
 from fedntd.cli import main
+from fedntd.data.download import folder_of
 from fedntd.runs import read_run
 
 QUICK = [
@@ -199,3 +200,19 @@ def test_lists_are_several_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         "seed=0,optimiser.lr=1e+30": "failed",
         "seed=1,optimiser.lr=1e+30": "failed",
     }
+
+
+def test_lists_of_paths_and_tables_have_folders_that_can_be_read_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    data = folder_of("fashion-mini")
+    Path("b_c").symlink_to(data)
+    Path("b").mkdir()
+    Path("b/c").symlink_to(data)
+    lists = ('data.path=["b/c","b_c"]', 'partition=[{name="iid"},{name="lda",alpha=0.5}]')
+    for more in ((), ("--resume",)):
+        assert train(monkeypatch, "runs", *lists, more=more) == 0
+        capsys.readouterr()
+        assert fedntd(monkeypatch, "compare", "runs", "--json") == 0
+        found = {one["path"] for row in json.loads(capsys.readouterr().out) for one in row["members"]}
+        assert len(found) == len(list(Path("runs").iterdir())) == 4

@@ -165,12 +165,8 @@ def planned(base: Mapping[str, Any], points: Sequence[Changes]) -> list[Planned]
         except FedntdError as error:
             raise FedntdError(f"run '{name}': {error}") from error
         key = identity(config)
-        if key in runs:
-            continue
-        if len(name) > 120 or name.lower() in taken:  # some file systems do not tell A from a
-            name = f"{name[:110]}-{key[:8]}"
-        taken.add(name.lower())
-        runs[key] = Planned(name, config)
+        if key not in runs:
+            runs[key] = Planned(free_name(name, key, taken), config)
     return list(runs.values())
 
 
@@ -203,6 +199,15 @@ def folder_names(points: Sequence[Changes]) -> list[str]:
 def safe_name(name: str) -> str:
     """For a folder."""
     return re.sub(r"[^\w.=+,-]+", "_", name).strip(".") or "run"
+
+
+def free_name(name: str, key: str, taken: set[str]) -> str:
+    """For a folder of its own, of a run with this identity, among others; not too long for a file system."""
+    name = safe_name(name)
+    if len(name) > 120 or name.lower() in taken:  # some file systems do not tell A from a
+        name = f"{name[:110]}-{key[:8]}"
+    taken.add(name.lower())
+    return name
 
 
 # --- what is there already, and who trains with whom ------------------------------------------------------------
