@@ -90,6 +90,8 @@ def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyP
         (("run", "none.toml"), "there is no config file none.toml"),
         (("run", "demo", "--set", "federation.cilents=3"), "did you mean 'clients'"),
         (("run", "demo", "--set", "federation.clients=7000"), "federation.clients = 7000"),
+        (("run", "demo", "--set", "seeds=[]"), "the list of 'seed' is empty"),
+        (("run", "demo", "--set", "algorithm.beta=[]"), "the list of 'algorithm.beta' is empty"),
         (("run", "cifar10-s2"), "fedntd data get cifar10"),
         (("run", "--resume"), "--resume needs --out DIR"),
         (("run", "--resume", "--out", "none"), "there is no run to resume in none"),

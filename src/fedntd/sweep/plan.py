@@ -68,6 +68,7 @@ def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
     if search:
         return Sweep(file.stem, base, [], 0, together, search, seeds or [from_table(base).seed])
     points = all_points(table, seeds)
+    require(bool(points), f"{file} asks for no run: 'runs' or a list in [zip] is empty")
     return Sweep(file.stem, base, planned(base, points), len(points), together)
 
 
@@ -117,10 +118,7 @@ def grid_points(table: Mapping[str, Any]) -> list[Changes]:
     >>> grid_points({"partition": [{"name": "iid"}, {"name": "lda", "alpha": 0.1}]})
     [{'partition.name': 'iid'}, {'partition.name': 'lda', 'partition.alpha': 0.1}]
     """
-    flat = flatten(table)
-    empty = next((key for key, values in flat.items() if values == []), None)
-    require(empty is None, f"the list of '{empty}' is empty")
-    return [flatten(one) for _, one in expand(flat)]
+    return [flatten(one) for _, one in expand(flatten(table))]
 
 
 def zip_points(table: Mapping[str, Any]) -> list[Changes]:
