@@ -92,6 +92,7 @@ def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyP
         (("run", "demo", "--set", "federation.clients=7000"), "federation.clients = 7000"),
         (("run", "demo", "--set", "seeds=[]"), "the list of 'seed' is empty"),
         (("run", "demo", "--set", "algorithm.beta=[]"), "the list of 'algorithm.beta' is empty"),
+        (("run", "demo", "--set", "model.name=os:getcwd"), "the model is a str, not a torch.nn.Module"),
         (("run", "cifar10-s2"), "fedntd data get cifar10"),
         (("run", "--resume"), "--resume needs --out DIR"),
         (("run", "--resume", "--out", "none"), "there is no run to resume in none"),

@@ -55,6 +55,13 @@ from fedntd.presets import TABLE1, preset, released_values
         ({"data": {"size": 3}}, "unknown key 'data.size'"),
         ({"model": {"name": "no.such:Net"}}, "model.name = 'no.such:Net' cannot be imported"),
         ({"model": {"name": "math:pi"}}, "model.name = 'math:pi' is not a function or class"),
+        ({"algorithm": {"name": ":x"}}, "algorithm.name = ':x' is not known; "),
+        ({"model": {"name": ".nets:Net"}}, "model.name = '.nets:Net' is not known; "),
+        ({"data": {"name": "json:"}}, "data.name = 'json:' is not known; "),
+        ({"model": {"name": "builtins:int"}}, "model.name = 'builtins:int' cannot be used: no signature found"),
+        ({"algorithm": {"name": "os:getcwd"}}, "algorithm.name = 'os:getcwd' gives a str, not a method"),
+        ({"server": {"name": "os:getcwd"}}, "server.name = 'os:getcwd' gives a str, not a method"),
+        ({"robust": {"name": "os:getcwd"}}, "robust.name = 'os:getcwd' is no rule for uploads"),
         ({"measure": {"local_every": -1}}, "measure.local_every must be at least 0"),
     ],
 )

@@ -72,7 +72,7 @@ def target(section: str, name: str) -> Callable[..., Any]:
     if name.startswith(GIVEN):
         return partial(not_given_again, section, name)
     module, colon, attribute = name.partition(":")
-    if not colon:
+    if "" in (module, colon, attribute) or module.startswith("."):
         valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
         raise FedntdError(
             f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
@@ -86,6 +86,10 @@ def target(section: str, name: str) -> Callable[..., Any]:
         raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
     if not callable(found):
         raise FedntdError(f"{section}.name = '{name}' is not a function or class")
+    try:
+        parameters(found)
+    except ValueError as error:  # some that are written in C
+        raise FedntdError(f"{section}.name = '{name}' cannot be used: {error}") from error
     return found
 
 
