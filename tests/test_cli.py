@@ -96,6 +96,8 @@ def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyP
         (("run", "cifar10-s2"), "fedntd data get cifar10"),
         (("run", "--resume"), "--resume needs --out DIR"),
         (("run", "--resume", "--out", "none"), "there is no run to resume in none"),
+        (("run", "demo", "--out", "/proc/foo"), "/proc/foo cannot be written to: No such file or directory; choose"),
+        (("run", "demo", "--out", sys.executable), "cannot be written to: File exists; choose another folder"),
         (("compare", "none"), "there is no folder none"),
         (("report", "."), ". is neither a run folder nor a folder of run folders"),
         (("data", "get", "imagenet"), "imagenet"),

@@ -116,6 +116,14 @@ class TestTrackers:
             events = event_file(tmp_path / "logs" / name)
             assert [e.step for e in events.Scalars("accuracy")] == list(range(1, rounds + 1))
 
+    @tensorboard
+    def test_a_place_that_cannot_be_written_to(self, runs: list[Run], command: Command, tmp_path: Path):
+        (tmp_path / "file").touch()
+        for out in ("/proc/x", "file"):
+            code, _, err = command("export", "runs", "--to", "tensorboard", "-o", out)
+            assert (code, err.count("\n")) == (2, 1)
+            assert f"{out} cannot be written to: " in err
+
     def test_wandb_offline(self, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedntd[wandb]'")
         code = (

@@ -114,7 +114,6 @@ def tensorboard(run: Run, name: str, out: Path) -> Opened:
 def wandb(run: Run, name: str, out: Path) -> Opened:
     """Weights & Biases; with WANDB_MODE=offline the files stay under `out` until `wandb sync`."""
     package = need("wandb", "wandb", "Weights & Biases")
-    out.mkdir(parents=True, exist_ok=True)
     opened = package.init(
         project=os.environ.get("WANDB_PROJECT", "fedntd"),
         name=name,
@@ -132,7 +131,6 @@ def wandb(run: Run, name: str, out: Path) -> Opened:
 def mlflow(run: Run, name: str, out: Path) -> Opened:
     """To MLFLOW_TRACKING_URI, or a SQLite file in `out`: mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db."""
     package = need("mlflow", "mlflow", "MLflow")
-    out.mkdir(parents=True, exist_ok=True)
     client = package.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db")
     found = client.get_experiment_by_name("fedntd")
     experiment = found.experiment_id if found else client.create_experiment("fedntd")
@@ -151,6 +149,14 @@ def mlflow(run: Run, name: str, out: Path) -> Opened:
 TRACKERS: dict[str, Callable[[Run, str, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
 
 
+def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return TRACKERS[tracker](run, name, out)
+    except OSError as error:
+        raise FedntdError(f"{out} cannot be written to: {error.strerror or error}; choose another --out") from error
+
+
 def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
     """Hand all records to a tracker; with `follow`, also those to come, until no run goes on. Yields what is done.
 
@@ -162,7 +168,7 @@ def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Itera
     while left:
         for path in list(left):
             run = read_run(path)
-            (log, close), done = opened.get(path) or (TRACKERS[tracker](run, names[path], out), 0)
+            (log, close), done = opened.get(path) or (open_in(tracker, run, names[path], out), 0)
             for record in run.records[done:]:
                 log(record)
             opened[path] = (log, close), max(done, len(run.records))

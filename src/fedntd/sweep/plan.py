@@ -258,7 +258,7 @@ def status(folder: Path) -> str:
     """What the folder itself says; "running" may be a run that was killed."""
     try:
         return json.loads((folder / "status.json").read_text(encoding="utf-8"))["status"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "interrupted"
 
 
