@@ -10,6 +10,7 @@ import pytest
 
 from fedntd import ALGORITHMS
 from fedntd.cli import main
+from fedntd.data.download import folder_of
 from fedntd.runs import read_run
 
 QUICK = [
@@ -89,9 +90,14 @@ def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyP
         (("run", "none.toml"), "there is no config file none.toml"),
         (("run", "demo", "--set", "federation.cilents=3"), "did you mean 'clients'"),
         (("run", "demo", "--set", "federation.clients=7000"), "federation.clients = 7000"),
+        (("run", "demo", "--set", "seeds=[]"), "the list of 'seed' is empty"),
+        (("run", "demo", "--set", "algorithm.beta=[]"), "the list of 'algorithm.beta' is empty"),
+        (("run", "demo", "--set", "model.name=os:getcwd"), "the model is a str, not a torch.nn.Module"),
         (("run", "cifar10-s2"), "fedntd data get cifar10"),
         (("run", "--resume"), "--resume needs --out DIR"),
         (("run", "--resume", "--out", "none"), "there is no run to resume in none"),
+        (("run", "demo", "--out", "/proc/foo"), "/proc/foo cannot be written to: No such file or directory; choose"),
+        (("run", "demo", "--out", sys.executable), "cannot be written to: File exists; choose another folder"),
         (("compare", "none"), "there is no folder none"),
         (("report", "."), ". is neither a run folder nor a folder of run folders"),
         (("data", "get", "imagenet"), "imagenet"),
@@ -199,3 +205,19 @@ def test_lists_are_several_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         "seed=0,optimiser.lr=1e+30": "failed",
         "seed=1,optimiser.lr=1e+30": "failed",
     }
+
+
+def test_lists_of_paths_and_tables_have_folders_that_can_be_read_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    data = folder_of("fashion-mini")
+    Path("b_c").symlink_to(data)
+    Path("b").mkdir()
+    Path("b/c").symlink_to(data)
+    lists = ('data.path=["b/c","b_c"]', 'partition=[{name="iid"},{name="lda",alpha=0.5}]')
+    for more in ((), ("--resume",)):
+        assert train(monkeypatch, "runs", *lists, more=more) == 0
+        capsys.readouterr()
+        assert fedntd(monkeypatch, "compare", "runs", "--json") == 0
+        found = {one["path"] for row in json.loads(capsys.readouterr().out) for one in row["members"]}
+        assert len(found) == len(list(Path("runs").iterdir())) == 4

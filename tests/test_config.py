@@ -1,4 +1,5 @@
 import json
+import math
 import tomllib
 from pathlib import Path
 
@@ -24,6 +25,10 @@ from fedntd.presets import TABLE1, preset, released_values
         ({"partition_seed": -1}, "partition_seed must be at least 0"),
         ({"optimiser": {"lr": "fast"}}, "optimiser.lr must be of type float, not 'fast'"),
         ({"optimiser": {"lr": 0}}, "optimiser.lr must be above 0"),
+        ({"optimiser": {"lr": math.inf}}, "optimiser.lr must be a finite number, not inf"),
+        ({"checkpoint_seconds": math.inf}, "checkpoint_seconds must be a finite number, not inf"),
+        ({"algorithm": {"name": "fedntd", "beta": math.nan}}, "algorithm.beta must be a finite number, not nan"),
+        ({"model": {"name": "given:net", "scale": -math.inf}}, "model.scale must be a finite number, not -inf"),
         ({"optimiser": {"momentum": 1}}, "optimiser.momentum must be at least 0 and below 1"),
         ({"federation": {"ratio": 0}}, "federation.ratio must be above 0 and at most 1, not 0.0; 0.01 trains one"),
         ({"federation": {"rounds": 0}}, "federation.rounds must be at least 1"),
@@ -50,6 +55,13 @@ from fedntd.presets import TABLE1, preset, released_values
         ({"data": {"size": 3}}, "unknown key 'data.size'"),
         ({"model": {"name": "no.such:Net"}}, "model.name = 'no.such:Net' cannot be imported"),
         ({"model": {"name": "math:pi"}}, "model.name = 'math:pi' is not a function or class"),
+        ({"algorithm": {"name": ":x"}}, "algorithm.name = ':x' is not known; "),
+        ({"model": {"name": ".nets:Net"}}, "model.name = '.nets:Net' is not known; "),
+        ({"data": {"name": "json:"}}, "data.name = 'json:' is not known; "),
+        ({"model": {"name": "builtins:int"}}, "model.name = 'builtins:int' cannot be used: no signature found"),
+        ({"algorithm": {"name": "os:getcwd"}}, "algorithm.name = 'os:getcwd' gives a str, not a method"),
+        ({"server": {"name": "os:getcwd"}}, "server.name = 'os:getcwd' gives a str, not a method"),
+        ({"robust": {"name": "os:getcwd"}}, "robust.name = 'os:getcwd' is no rule for uploads"),
         ({"measure": {"local_every": -1}}, "measure.local_every must be at least 0"),
     ],
 )

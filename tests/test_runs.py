@@ -9,6 +9,7 @@ from torch import nn
 
 from fedntd import Config, Dataset, FedntdError, federate
 from fedntd.runs import COLUMNS, find_runs, read_run
+from fedntd.sweep.plan import status
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -52,3 +53,24 @@ def test_runs_are_found_by_their_folder_or_by_the_one_around_them(tmp_path: Path
         find_runs([tmp_path / "b", tmp_path / "a/notes"])
     with pytest.raises(FedntdError, match="there is no folder"):
         find_runs([tmp_path / "c"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "missing"),
+    [
+        ("status.json", "{}", "status and reason"),
+        ("status.json", "[]", "status and reason"),
+        ("environment.json", "[]", "entry"),
+        ("environment.json", "{}", "entry"),
+        ("partition.json", "{}", "classes and counts"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    name: str, content: str, missing: str, tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    folder = tmp_path / "run"
+    list(federate(make_config(), blobs, tiny_net(), out=folder))
+    (folder / name).write_text(content)
+    with pytest.raises(FedntdError, match=f"{name} is damaged: it has no {missing}"):
+        _ = (run := read_run(folder)).environment, run.classes
+    assert status(folder) == ("interrupted" if name == "status.json" else "finished")

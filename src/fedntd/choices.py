@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from fedntd.algorithms.released import released_values, without_suffix
 from fedntd.algorithms.robust import ROBUST
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
-from fedntd.errors import FedntdError, did_you_mean
+from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.models import MODELS
 
 REGISTRIES: dict[str, Mapping[str, Any]] = {
@@ -46,7 +47,9 @@ def resolve(section: str, choice: Choice) -> Choice:
     function = target(section, choice.name)
     takes = {n: p for n, p in parameters(function).items() if n not in SUPPLIED}
     if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-        return choice
+        return Choice(
+            choice.name, {key: typed(f"{section}.{key}", value, Any) for key, value in choice.options.items()}
+        )
     options = {}
     for key, value in choice.options.items():
         if key not in takes:
@@ -69,7 +72,7 @@ def target(section: str, name: str) -> Callable[..., Any]:
     if name.startswith(GIVEN):
         return partial(not_given_again, section, name)
     module, colon, attribute = name.partition(":")
-    if not colon:
+    if "" in (module, colon, attribute) or module.startswith("."):
         valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
         raise FedntdError(
             f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
@@ -83,6 +86,10 @@ def target(section: str, name: str) -> Callable[..., Any]:
         raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
     if not callable(found):
         raise FedntdError(f"{section}.name = '{name}' is not a function or class")
+    try:
+        parameters(found)
+    except ValueError as error:  # some that are written in C
+        raise FedntdError(f"{section}.name = '{name}' cannot be used: {error}") from error
     return found
 
 
@@ -106,7 +113,8 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def typed(key: str, value: Any, wanted: Any) -> Any:
-    """`value` if it is of the wanted type (an int will do for a float), else one sentence."""
+    """`value` if it is of the wanted type (an int will do for a float) and no infinity, else one sentence."""
+    require(not isinstance(value, float) or isfinite(value), f"{key} must be a finite number, not {value}")
     kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

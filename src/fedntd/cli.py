@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from rich.table import Table
 from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.requirements import requirements
 from fedntd.bench import measure_speed
-from fedntd.config import Config, from_table, read, with_settings
+from fedntd.config import Config, from_table, identity, read, with_settings
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of
@@ -37,6 +37,7 @@ from fedntd.report.wording import thing
 from fedntd.runs import collector_paused, find_runs, read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
+from fedntd.sweep.plan import free_name
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(
@@ -107,7 +108,7 @@ def run(
     configs = [from_table(table) for table in tables]
     several = names != ("",)
     out = out or free_folder(default_folder(source or "demo", configs[0], several))
-    outs = [out / name for name in names]
+    outs = folders_of(names, configs, out) if several else [out]
 
     if several:
         outcomes = federate_together(configs, outs, resume)
@@ -306,6 +307,12 @@ def outcomes_of(records: Generator[Record]) -> Outcomes:
             yield 0, record
     except Diverged as error:
         yield 0, error
+
+
+def folders_of(names: Sequence[str], configs: Sequence[Config], out: Path) -> list[Path]:
+    """Of several runs, right inside `out`, where others look for them."""
+    taken: set[str] = set()
+    return [out / free_name(name, identity(config), taken) for name, config in zip(names, configs, strict=True)]
 
 
 def default_folder(source: str, config: Config, several: bool) -> Path:

@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
-from fedntd.choices import Choice, call, resolve, target, typed
+from fedntd.choices import Choice, call, parameters, resolve, target, typed
 from fedntd.data.download import SOURCES
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
 
@@ -142,6 +142,10 @@ class Config:
             target("auxiliary", self.auxiliary.name)
         for section in CHOICES:
             object.__setattr__(self, section, resolve(section, getattr(self, section)))
+        require(
+            {"up", "p"} <= parameters(target("robust", self.robust.name)).keys(),
+            f"robust.name = '{self.robust.name}' is no rule for uploads: it must be a function of up and p",
+        )
         algorithm = make_algorithm(self)  # its own checks of its values
         require(
             not (self.optimiser.nesterov and algorithm.heavy_ball),
@@ -157,14 +161,23 @@ class Config:
 
 def make_algorithm(config: Config) -> FedAvg:
     """The method that the sections `algorithm` and `server` name together."""
-    algorithm: FedAvg = call("algorithm", config.algorithm).with_values({"ratio": config.federation.ratio})
+    algorithm = make_method("algorithm", config.algorithm).with_values({"ratio": config.federation.ratio})
     if config.server.name == "none":
         return algorithm
     try:
-        rule = call("server", config.server)
+        rule = make_method("server", config.server)
     except FedntdError as error:  # a rule does not know in which section it stands
         raise FedntdError(str(error).replace("algorithm.", "server.")) from None
     return Composed(algorithm, rule)
+
+
+def make_method(section: str, choice: Choice) -> FedAvg:
+    made = call(section, choice)
+    require(
+        isinstance(made, FedAvg),
+        f"{section}.name = '{choice.name}' gives a {type(made).__name__}, not a method: a class derived from FedAvg",
+    )
+    return made
 
 
 # --- from tables ------------------------------------------------------------------------------------------------

@@ -8,10 +8,13 @@ from fedntd.errors import FedntdError, require
 from fedntd.tree import Tree
 
 
+def device_name(config: Config) -> str:
+    return ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+
+
 def choose_device(config: Config) -> torch.device:
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
     try:
-        device = torch.device(name)
+        device = torch.device(device_name(config))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

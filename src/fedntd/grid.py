@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from fedntd.errors import require
+
 
 def expand(table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Each combination of the listed values: a name made of what differs, and the table of that run.
@@ -22,6 +24,8 @@ def expand(table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ).items()
         if isinstance(value, list)
     }
+    for path, values in listed.items():
+        require(bool(values), f"the list of '{'.'.join(path)}' is empty")
     runs = []
     for values in itertools.product(*listed.values()):
         chosen = dict(zip(listed, values, strict=True))

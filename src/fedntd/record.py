@@ -231,9 +231,9 @@ def writing(folder: Path, aside: Path | None = None) -> Iterator[None]:
             with suppress(OSError):
                 aside.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise FedntdError(
-            f"{folder} cannot be written to: {reason}; the last checkpoint is kept: make room, then go on with --resume"
-        ) from error
+        begun = os.path.exists(folder / "config.toml")  # which does not mind a folder that may not be looked into
+        then = "the last checkpoint is kept: make room, then go on with --resume" if begun else "choose another folder"
+        raise FedntdError(f"{folder} cannot be written to: {reason}; {then}") from error
 
 
 def sync(file: Path) -> None:

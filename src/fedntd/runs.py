@@ -54,11 +54,15 @@ class Run:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        return read_json(self.path / "environment.json")[-1]
+        file = self.path / "environment.json"
+        entries = read_json(file)
+        whole = isinstance(entries, list) and bool(entries) and isinstance(entries[-1], dict)
+        require(whole, f"{file} is damaged: it has no entry; put a copy back, or leave out this run")
+        return entries[-1]
 
     @cached_property
     def partition(self) -> dict[str, Any]:
-        return read_json(self.path / "partition.json")
+        return table_with(("classes", "counts"), self.path / "partition.json")
 
     @property
     def classes(self) -> list[str]:
@@ -91,13 +95,20 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
 
 def read_run(path: Path) -> Run:
     require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
-    status = read_json(path / "status.json")
+    status = table_with(("status", "reason"), path / "status.json")
     return Run(
         path=path,
         config=read_config(path),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
     )
+
+
+def table_with(keys: Sequence[str], file: Path) -> dict[str, Any]:
+    found = read_json(file)
+    whole = isinstance(found, dict) and found.keys() >= set(keys)
+    require(whole, f"{file} is damaged: it has no {' and '.join(keys)}; put a copy back, or leave out this run")
+    return found
 
 
 @contextmanager

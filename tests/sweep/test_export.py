@@ -18,6 +18,7 @@ from test_sweep import wait_for
 
 import fedntd
 from fedntd import FedntdError
+from fedntd.report.export import names_of
 from fedntd.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -65,6 +66,16 @@ class TestFiles:
         assert single.loc["c", "reason"] == "no luck"
         assert single.loc["a", "federation.clients"] == 20
 
+    def test_runs_of_one_name_are_told_apart(self, runs: list[Run], command: Command, tmp_path: Path):
+        make_run(tmp_path / "more/a", "fedavg", rounds=2)
+        make_run(tmp_path / "more/new", "fedavg", rounds=2)
+        for per in ("round", "run"):
+            assert command("export", "runs", "more", "-o", "x.csv", "--per", per)[0] == 0
+            with open(tmp_path / "x.csv", newline="") as file:
+                assert {row["run"] for row in csv.DictReader(file)} == {"runs/a", "b", "c", "more/a", "new"}
+        paths = [Path("x/a/1"), Path("y/a/1"), Path("y/b/1"), Path("y/../2")]
+        assert names_of(paths) == ["x/a/1", "y/a/1", "b/1", "2"]
+
     def test_mistakes(self, runs: list[Run], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for arguments, sentence in (
             (("-o", "x.xls"), "x.xls must end in .csv or .parquet"),
@@ -96,6 +107,22 @@ class TestTrackers:
             assert [e.step for e in events.Scalars("in_local")] == [
                 r.round for r in run.records if r.in_local is not None
             ]
+
+    @tensorboard
+    def test_tensorboard_of_two_runs_of_one_name(self, runs: list[Run], command: Command, tmp_path: Path):
+        make_run(tmp_path / "more/a", "fedavg", rounds=2)
+        assert command("export", "runs", "more", "--to", "tensorboard", "-o", "logs")[0] == 0
+        for name, rounds in (("runs/a", 4), ("more/a", 2), ("b", 4)):
+            events = event_file(tmp_path / "logs" / name)
+            assert [e.step for e in events.Scalars("accuracy")] == list(range(1, rounds + 1))
+
+    @tensorboard
+    def test_a_place_that_cannot_be_written_to(self, runs: list[Run], command: Command, tmp_path: Path):
+        (tmp_path / "file").touch()
+        for out in ("/proc/x", "file"):
+            code, _, err = command("export", "runs", "--to", "tensorboard", "-o", out)
+            assert (code, err.count("\n")) == (2, 1)
+            assert f"{out} cannot be written to: " in err
 
     def test_wandb_offline(self, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedntd[wandb]'")

@@ -3,13 +3,16 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from test_sweep import results, statuses, wait_for
 
+from fedntd.config import Auxiliary, Config, Data
+from fedntd.data.download import folder_of
 from fedntd.runs import read_run
+from fedntd.sweep.on_ray import data_folder, dataset_files, train_there
 from started import Started
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedntd[ray]'")
@@ -78,10 +81,9 @@ def read_environment(folder: Path) -> list:
     return json.loads((folder / "environment.json").read_text())
 
 
-def test_data_is_written_once_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from fedntd.config import Data
-    from fedntd.sweep.on_ray import data_folder, dataset_files
-
+@pytest.fixture
+def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files of that name in a data folder of the test's own; their names."""
     monkeypatch.setenv("FEDNTD_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = tmp_path / "data" / "cifar10" / "cifar-10-batches-bin"
@@ -89,11 +91,34 @@ def test_data_is_written_once_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
     for name in names:
         (folder / name).write_bytes(name.encode())
-    files = dataset_files([Data("cifar10"), Data("cifar10"), Data("fashion-mini"), Data("tiny:points")])
-    assert sorted(files) == sorted(f"cifar10/cifar-10-batches-bin/{name}" for name in names)
+    return names
+
+
+def test_data_is_written_once_a_node(cifar10: list[str]):
+    configs = [Config(data=Data(name)) for name in ("cifar10", "cifar10", "fashion-mini", "tiny:points")]
+    files = dataset_files(configs)
+    assert sorted(files) == sorted(f"cifar10/cifar-10-batches-bin/{name}" for name in cifar10)
+    assert dataset_files([Config(auxiliary=Auxiliary("cifar10"))]) == files
 
     there = data_folder(files)
     made = {file: file.stat().st_mtime_ns for file in there.rglob("*.bin")}
-    assert {file.name: file.read_bytes() for file in made} == {name: name.encode() for name in names}
+    assert {file.name: file.read_bytes() for file in made} == {name: name.encode() for name in cifar10}
     assert data_folder(files) == there
     assert {file: file.stat().st_mtime_ns for file in made} == made
+
+
+def test_a_dataset_that_is_not_sent_is_that_of_the_node(
+    cifar10: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "data/cinic10").mkdir()
+    (tmp_path / "data/cinic10/image").touch()
+    files = dataset_files([Config(data=Data("cifar10"))])
+
+    def train(group: object) -> Iterator[dict]:
+        yield {"cinic10": (folder_of("cinic10") / "image").exists(), "sent": folder_of("cifar10").parent}
+
+    monkeypatch.setattr("fedntd.sweep.on_ray.train_group", train)
+    for _ in range(2):  # a worker trains several groups
+        (seen,) = train_there([], files, str(tmp_path))
+        assert seen == {"cinic10": True, "sent": data_folder(files)}
+        assert os.environ["FEDNTD_DATA"] == str(tmp_path / "data")

@@ -115,6 +115,25 @@ def test_killed_and_started_again(write: Write, command: Command, start: Callabl
     assert ("COMPLETE", abandoned) in states
 
 
+def test_trials_of_a_batch_that_chose_the_same_share_their_runs(write: Write, command: Command, tmp_path: Path):
+    """Also where they fail; while values that only look the same have runs of their own."""
+    asked = '[search]\nsampler = "random"\ntrials = 3\nbatch = 3\n[search.keys]\noptimiser.lr = [{}]\n'
+    write(asked.format("0.01"), head="seeds = [0, 1]")
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    assert statuses(tmp_path / "out") == {"lr=0.01,seed=0": "finished", "lr=0.01,seed=1": "finished"}
+    values = [trial.value for trial in study(tmp_path / "out").trials]
+    assert values == [values[0]] * 3
+
+    write(asked.format("1e300"))
+    assert command("sweep", "sweep.toml", "-o", "failed")[0] == 1
+    assert [trial.state.name for trial in study(tmp_path / "failed").trials] == ["FAIL"] * 3
+    assert "not finite" in read_run(tmp_path / "failed/lr=1e+300").reason
+
+    write(asked.format("0.01, 0.010000001").replace("random", "grid"))
+    assert command("sweep", "sweep.toml", "-o", "near")[0] == 0
+    assert [*statuses(tmp_path / "near").values()] == ["finished", "finished"]
+
+
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
@@ -126,9 +145,41 @@ def test_killed_and_started_again(write: Write, command: Command, start: Callabl
         ({"sampler": "grid", "keys": {"seed": {"low": 3, "high": 4}}}, "a grid needs a list for 'seed'"),
         ({"trials": 0, "keys": {"seed": [1]}}, "search.trials must be a whole number from 1"),
         ({"measure": "loss", "keys": {"seed": [1]}}, "search.measure = 'loss' is not known"),
+        ({"sampler": 3, "keys": {"seed": [1]}}, "search.sampler must be of type str, not 3"),
+        ({"keys": {"seed": {"low": "a", "high": 4}}}, "search.keys.seed.low must be of type float, not 'a'"),
     ],
 )
 def test_a_mistake_is_one_sentence(table: dict, sentence: str):
     with pytest.raises(FedntdError) as raised:
         read_search(table)
     assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("range", "sentence"),
+    [
+        ("{ low = 0.1, high = 0.01 }", "'optimiser.lr' cannot be searched over: `low <= high` must hold"),
+        ("{ low = 0.1, high = 1.0, log = true, step = 0.1 }", "`step` is not supported when `log` is true"),
+        ("{ low = 1, high = 2, step = 0 }", "`step > 0` must hold"),
+    ],
+)
+def test_a_range_that_is_none(range: str, sentence: str, write: Write, command: Command, tmp_path: Path):
+    write(f"[search.keys]\noptimiser.lr = {range}\n")
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert (code, err.count("\n")) == (2, 1)
+    assert sentence in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_a_search_does_not_go_on_with_other_choices(sampler: str, write: Write, command: Command, tmp_path: Path):
+    asked = f'[search]\nsampler = "{sampler}"\ntrials = {{}}\n[search.keys]\noptimiser.lr = [{{}}]\n'
+    write(asked.format(1, "0.01"))
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    before = (tmp_path / "out/sweep.toml").read_text()
+    write(asked.format(2, "0.01, 0.02"))
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 2
+    assert "choices of 'optimiser.lr' are not those that the search.db there began with; choose another" in err
+    assert (tmp_path / "out/sweep.toml").read_text() == before
+    assert len(study(tmp_path / "out").trials) == 1

@@ -39,3 +39,12 @@ def test_the_tasks_of_the_array_train_all_runs(
     }
     code, out, _ = command("sweep", "sweep.toml", "--out", "out", "--set", "federation.rounds=2")
     assert "4 of 4 runs finished (4 of them before)" in out
+
+
+def test_a_device_of_the_nodes_need_not_be_here(write: Callable[..., Path], command: Callable, tmp_path: Path):
+    write(GRID, head="seeds = [0, 1]")
+    asked = ("sweep", "sweep.toml", "--out", "out", "--set", "device=cuda:99", "--set", "precision=tf32")
+    assert command(*asked)[0] == 2
+    assert not (tmp_path / "out").exists()
+    assert command(*asked, "--on", "slurm")[0] == 0
+    assert "--set device=cuda:99" in (tmp_path / "out/slurm.sh").read_text()

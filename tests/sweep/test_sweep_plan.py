@@ -84,6 +84,8 @@ def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
         ("grid = 3", "'grid' is a section"),
         ("runs = [1]", "'runs' is a list of tables"),
         ("[grid]\noptimiser.lr = []", "the list of 'optimiser.lr' is empty"),
+        ("runs = []", "asks for no run: 'runs' or a list in [zip] is empty"),
+        ("[zip]\nseed = []", "asks for no run"),
         ("[grid]\noptimiser.rate = [1]", "run 'run': unknown key 'optimiser.rate'"),
         (
             "[grid]\nalgorithm.name = ['fedavg', 'fedntd']\nalgorithm.beta = [1.0]",

@@ -83,6 +83,7 @@ class Model:
     """`model(w, batch)` runs the network with weights `w` in the precision asked for; logits come back in that of w."""
 
     def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
+        require(isinstance(module, nn.Module), f"the model is a {type(module).__name__}, not a torch.nn.Module")
         self.module = use_batch_statistics(copy.deepcopy(module)).train()  # the caller's own stays as it is
         self.has_dropout = any(isinstance(m, _DropoutNd) for m in self.module.modules())
         self.masked = [f"{name}.mask" for name, m in self.module.named_modules() if isinstance(m, BatchStatNorm)]

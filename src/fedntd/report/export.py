@@ -3,6 +3,7 @@
 import csv
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from importlib import import_module
@@ -27,23 +28,35 @@ def need(package: str, extra: str, what: str) -> Any:
         raise FedntdError(f"{what} needs the package {name}: pip install 'fedntd[{extra}]' ({error})") from None
 
 
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Those of the folders; where some are the same, with as much of what is around them as tells them apart."""
+    whole = [Path(os.path.abspath(path)) for path in paths]
+    names = [path.name for path in whole]
+    for depth in range(2, max((len(path.parts) for path in whole), default=0)):
+        times = Counter(names)
+        names = ["/".join(p.parts[-depth:]) if times[name] > 1 else name for p, name in zip(whole, names, strict=True)]
+    return names
+
+
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
 def rows_of(runs: Sequence[Run], per: str = "round") -> list[dict[str, Any]]:
     """One row a round, with the settings that differ; or one row a run, with all settings and its figures."""
     require_one_of("per", per, ROWS)
+    named = list(zip(names_of([run.path for run in runs]), runs, strict=True))
     if per == "run":
         keys = list(dict.fromkeys(key for run in runs for key in run.settings))
         return [
-            {"run": run.name, **{key: run.settings.get(key) for key in keys}, **asdict(summarise(run))} for run in runs
+            {"run": name, **{key: run.settings.get(key) for key in keys}, **asdict(summarise(run))}
+            for name, run in named
         ]
     keys = list(dict.fromkeys(["algorithm.name", "seed", *differing(runs)]))
-    names = [f.name for f in fields(Record)]
+    measured = [f.name for f in fields(Record)]
     rows = []
-    for run in runs:
-        same = {"run": run.name, "status": run.status, **{key: run.settings.get(key) for key in keys}}
-        rows += [same | {name: getattr(record, name) for name in names} for record in run.records]
+    for name, run in named:
+        same = {"run": name, "status": run.status, **{key: run.settings.get(key) for key in keys}}
+        rows += [same | {key: getattr(record, key) for key in measured} for record in run.records]
     return rows
 
 
@@ -83,28 +96,27 @@ def measures(record: Record) -> dict[str, float]:
     }
 
 
-def tensorboard(run: Run, out: Path) -> Opened:
+def tensorboard(run: Run, name: str, out: Path) -> Opened:
     """Event files under `out`: tensorboard --logdir OUT."""
     need("tensorboard", "tensorboard", "TensorBoard")
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    writer = SummaryWriter(str(out / run.name))
+    writer = SummaryWriter(str(out / name))
     writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in run.settings.items()))
 
     def log(record: Record) -> None:
-        for name, value in measures(record).items():
-            writer.add_scalar(name, value, record.round)
+        for key, value in measures(record).items():
+            writer.add_scalar(key, value, record.round)
 
     return log, lambda _: writer.close()
 
 
-def wandb(run: Run, out: Path) -> Opened:
+def wandb(run: Run, name: str, out: Path) -> Opened:
     """Weights & Biases; with WANDB_MODE=offline the files stay under `out` until `wandb sync`."""
     package = need("wandb", "wandb", "Weights & Biases")
-    out.mkdir(parents=True, exist_ok=True)
     opened = package.init(
         project=os.environ.get("WANDB_PROJECT", "fedntd"),
-        name=run.name,
+        name=name,
         dir=str(out),
         config=run.settings,
         reinit="create_new",
@@ -116,14 +128,13 @@ def wandb(run: Run, out: Path) -> Opened:
     )
 
 
-def mlflow(run: Run, out: Path) -> Opened:
+def mlflow(run: Run, name: str, out: Path) -> Opened:
     """To MLFLOW_TRACKING_URI, or a SQLite file in `out`: mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db."""
     package = need("mlflow", "mlflow", "MLflow")
-    out.mkdir(parents=True, exist_ok=True)
     client = package.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db")
     found = client.get_experiment_by_name("fedntd")
     experiment = found.experiment_id if found else client.create_experiment("fedntd")
-    key = client.create_run(experiment, run_name=run.name).info.run_id
+    key = client.create_run(experiment, run_name=name).info.run_id
     entities = package.entities
     client.log_batch(key, params=[entities.Param(name, str(value)) for name, value in run.settings.items()])
 
@@ -135,7 +146,15 @@ def mlflow(run: Run, out: Path) -> Opened:
     return log, lambda status: client.set_terminated(key, "FAILED" if status == "failed" else "FINISHED")
 
 
-TRACKERS: dict[str, Callable[[Run, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
+TRACKERS: dict[str, Callable[[Run, str, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
+
+
+def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return TRACKERS[tracker](run, name, out)
+    except OSError as error:
+        raise FedntdError(f"{out} cannot be written to: {error.strerror or error}; choose another --out") from error
 
 
 def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
@@ -144,11 +163,12 @@ def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Itera
     A run that was killed and resumed plays some rounds again, with the same records: they are handed over once.
     """
     opened: dict[Path, tuple[Opened, int]] = {}
+    names = dict(zip(paths, names_of(paths), strict=True))
     left = list(paths)
     while left:
         for path in list(left):
             run = read_run(path)
-            (log, close), done = opened.get(path) or (TRACKERS[tracker](run, out), 0)
+            (log, close), done = opened.get(path) or (open_in(tracker, run, names[path], out), 0)
             for record in run.records[done:]:
                 log(record)
             opened[path] = (log, close), max(done, len(run.records))

@@ -16,7 +16,7 @@ from fedntd.config import make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.chosen import load_dataset
 from fedntd.data.cli import AsJson, Settings
-from fedntd.devices import choose_device
+from fedntd.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.sweep import execute, show
 from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep
@@ -68,7 +68,7 @@ def sweep(
     if not workers and where == "here":
         workers = max(1, len(execute.visible_gpus()))
     planned = jobs(asked.runs, out)
-    check(planned)
+    check(planned, here=where != "slurm")
     grouped = groups(planned, most_together(asked, planned), max(1, workers))
     mine = part_of(grouped, part)
     if not as_json:
@@ -97,7 +97,8 @@ def sweep(
 
 
 def most_together(asked: Sweep, planned: Sequence[Job]) -> int:
-    return asked.together or min(MOST_TOGETHER.get(choose_device(job.config).type, 8) for job in planned)
+    kinds = {device_name(job.config).partition(":")[0] for job in planned}
+    return asked.together or min(MOST_TOGETHER.get(kind, 8) for kind in kinds)
 
 
 def part_of(grouped: list[list[Job]], part: str) -> list[list[Job]]:
@@ -111,9 +112,11 @@ def part_of(grouped: list[list[Job]], part: str) -> list[list[Job]]:
     return grouped[int(first) :: int(every)]
 
 
-def check(planned: Sequence[Job]) -> None:
-    """What would fail every run is said before anything is written: a device that is not there, data that is not."""
-    for config in {(job.config.device, job.config.precision): job.config for job in planned}.values():
+def check(planned: Sequence[Job], here: bool = True) -> None:
+    """What would fail every run is said before anything is written: a device that is not there, data that is not. The
+    device of another machine is not looked for."""
+    devices = {(job.config.device, job.config.precision): job.config for job in planned} if here else {}
+    for config in devices.values():
         choose_device(config)
     todo = [job.config for job in planned if job.status != "finished"]
     for config in {config.data: config for config in todo}.values():

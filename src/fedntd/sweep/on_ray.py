@@ -8,12 +8,13 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from fedntd.config import Data
+from fedntd.config import Config
 from fedntd.data import download
 from fedntd.data.readers import either
 from fedntd.errors import FedntdError, require
@@ -35,7 +36,7 @@ def on_ray(groups: Sequence[Group], out: Path, address: str | None, workers: int
         gpus = int(resources.get("GPU", 0))
         slots = workers or gpus or int(resources.get("CPU", 1))
         require(slots > 0, f"the Ray cluster at {address} has neither CPUs nor GPUs")
-        data = ray.put(dataset_files(job.config.data for group in groups for job in group))
+        data = ray.put(dataset_files(job.config for group in groups for job in group))
         task = ray.remote(num_cpus=0 if gpus else 1, num_gpus=min(1, gpus / slots), max_retries=0)(train_there)
         tasks = [Task(ray, task, data, out) for _ in range(min(slots, max(1, len(groups))))]
         if not address:
@@ -80,16 +81,31 @@ def train_there(lines: list[dict[str, Any]], data: Files, out: str) -> Iterator[
         require(
             Path(out).is_dir(), f"{os.uname().nodename} does not see {out}; put --out on a path that all nodes share"
         )
-        if data:
-            os.environ["FEDNTD_DATA"] = str(data_folder(data))
-        yield from train_group([from_line(line) for line in lines])
+        with sent_along(data):
+            yield from train_group([from_line(line) for line in lines])
     except Exception as error:
         yield {"broken": reason_of(error)}
 
 
+@contextmanager
+def sent_along(data: Files) -> Iterator[None]:
+    """Datasets are read from the files that were sent, for as long as this worker trains one group."""
+    before = os.environ.get("FEDNTD_DATA")
+    if data:
+        os.environ["FEDNTD_DATA"] = str(data_folder(data))
+    try:
+        yield
+    finally:
+        os.environ.pop("FEDNTD_DATA", None)
+        if before is not None:
+            os.environ["FEDNTD_DATA"] = before
+
+
 def data_folder(data: Files) -> Path:
-    """A folder of this node's own with the datasets' files, written by the first worker that needs it."""
-    listing = repr(sorted((name, len(content)) for name, content in data.items()))
+    """A folder of this node's own with the datasets' files, written by the first worker that needs it, and with links
+    to the datasets that the node has besides."""
+    own = download.data_folder().absolute()
+    listing = repr((str(own), sorted((name, len(content)) for name, content in data.items())))
     key = hashlib.sha256(listing.encode()).hexdigest()[:12]
     folder = Path(tempfile.gettempdir()) / f"fedntd-data-{os.getuid()}-{key}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -101,14 +117,18 @@ def data_folder(data: Files) -> Path:
                 aside = file.with_name(f"{file.name}.part")
                 aside.write_bytes(content)
                 os.replace(aside, file)
+        for dataset in own.iterdir() if own.is_dir() else ():
+            if dataset.is_dir() and not (folder / dataset.name).exists():
+                (folder / dataset.name).symlink_to(dataset)
     return folder
 
 
-def dataset_files(data: Iterable[Data]) -> Files:
+def dataset_files(configs: Iterable[Config]) -> Files:
     """The files of the datasets in the data folder. Your own, under `data.path`, and the many files of CINIC-10 must be
     where all nodes see them."""
     found: Files = {}
-    for name in sorted({one.name for one in data if not one.path} & set(download.SOURCES) - {"cinic10"}):
+    wanted = {part.name for config in configs for part in (config.data, config.auxiliary) if not part.path}
+    for name in sorted(wanted & set(download.SOURCES) - {"cinic10"}):
         for folder, files in download.present(name, download.folder_of(name))[:1]:
             for file in files:
                 there = either(folder, file)

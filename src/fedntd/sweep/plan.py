@@ -68,6 +68,7 @@ def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
     if search:
         return Sweep(file.stem, base, [], 0, together, search, seeds or [from_table(base).seed])
     points = all_points(table, seeds)
+    require(bool(points), f"{file} asks for no run: 'runs' or a list in [zip] is empty")
     return Sweep(file.stem, base, planned(base, points), len(points), together)
 
 
@@ -117,10 +118,7 @@ def grid_points(table: Mapping[str, Any]) -> list[Changes]:
     >>> grid_points({"partition": [{"name": "iid"}, {"name": "lda", "alpha": 0.1}]})
     [{'partition.name': 'iid'}, {'partition.name': 'lda', 'partition.alpha': 0.1}]
     """
-    flat = flatten(table)
-    empty = next((key for key, values in flat.items() if values == []), None)
-    require(empty is None, f"the list of '{empty}' is empty")
-    return [flatten(one) for _, one in expand(flat)]
+    return [flatten(one) for _, one in expand(flatten(table))]
 
 
 def zip_points(table: Mapping[str, Any]) -> list[Changes]:
@@ -165,12 +163,8 @@ def planned(base: Mapping[str, Any], points: Sequence[Changes]) -> list[Planned]
         except FedntdError as error:
             raise FedntdError(f"run '{name}': {error}") from error
         key = identity(config)
-        if key in runs:
-            continue
-        if len(name) > 120 or name.lower() in taken:  # some file systems do not tell A from a
-            name = f"{name[:110]}-{key[:8]}"
-        taken.add(name.lower())
-        runs[key] = Planned(name, config)
+        if key not in runs:
+            runs[key] = Planned(free_name(name, key, taken), config)
     return list(runs.values())
 
 
@@ -205,6 +199,15 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^\w.=+,-]+", "_", name).strip(".") or "run"
 
 
+def free_name(name: str, key: str, taken: set[str]) -> str:
+    """For a folder of its own, of a run with this identity, among others; not too long for a file system."""
+    name = safe_name(name)
+    if len(name) > 120 or name.lower() in taken:  # some file systems do not tell A from a
+        name = f"{name[:110]}-{key[:8]}"
+    taken.add(name.lower())
+    return name
+
+
 # --- what is there already, and who trains with whom ------------------------------------------------------------
 
 
@@ -230,7 +233,8 @@ def job_of(name: str, config: Config, out: Path, there: Mapping[str, Job]) -> Jo
     key = identity(config)
     if key in there:
         return there[key]
-    name = f"{name}-{key[:8]}" if (out / name / "config.toml").exists() else name
+    taken = (out / name / "config.toml").exists() or any(job.name == name for job in there.values())
+    name = f"{name}-{key[:8]}" if taken else name
     return Job(name, config, out / name)
 
 
@@ -254,7 +258,7 @@ def status(folder: Path) -> str:
     """What the folder itself says; "running" may be a run that was killed."""
     try:
         return json.loads((folder / "status.json").read_text(encoding="utf-8"))["status"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return "interrupted"
 
 

@@ -25,10 +25,11 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from fedntd.config import Config, from_table
+from fedntd.choices import typed
+from fedntd.config import Config, from_table, identity
 from fedntd.data.chosen import load_dataset
 from fedntd.devices import choose_device
-from fedntd.errors import did_you_mean, require, require_one_of
+from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
 from fedntd.record import RunFolder
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS, summarise
@@ -56,6 +57,8 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for key in ("sampler", "pruner", "measure"):
+            typed(f"search.{key}", getattr(self, key), str)
         require_one_of("search.sampler", self.sampler, ("grid", "random", "tpe"))
         require_one_of("search.pruner", self.pruner, ("none", "median"))
         require_one_of("search.measure", self.measure, [key for key in HEADINGS if key != "forgetting"])
@@ -70,6 +73,8 @@ class Search:
             is_range = isinstance(values, Mapping) and {"low", "high"} <= values.keys() <= set(RANGE)
             require(is_range, f"search.keys: '{key}' must be a list, or a range such as {{ low = 0.001, high = 0.1 }}")
             require(self.sampler != "grid", f"search.keys: a grid needs a list for '{key}', not a range")
+            for part, value in values.items():
+                typed(f"search.keys.{key}.{part}", value, bool if part == "log" else float)
 
 
 def read_search(table: Mapping[str, Any]) -> Search:
@@ -104,7 +109,7 @@ def open_study(asked: Search, out: Path) -> Study:
         "none": lambda: optuna.pruners.NopPruner(),
         "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=asked.warmup + 1),
     }
-    study = optuna.create_study(
+    return optuna.create_study(
         storage=f"sqlite:///{out.resolve()}/search.db",
         study_name="search",
         direction="maximize",
@@ -112,9 +117,6 @@ def open_study(asked: Search, out: Path) -> Study:
         pruner=pruners[asked.pruner](),
         load_if_exists=True,
     )
-    for point in grid_of(asked):
-        study.enqueue_trial(point, skip_if_exists=True)
-    return study
 
 
 def grid_of(asked: Search) -> list[Changes]:
@@ -124,15 +126,33 @@ def grid_of(asked: Search) -> list[Changes]:
     return [dict(zip(asked.space, values, strict=True)) for values in itertools.product(*asked.space.values())]
 
 
-def suggest(trial: Handle, space: Mapping[str, Any]) -> Changes:
-    chosen: Changes = {}
+def distributions(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The lists and ranges as Optuna has them, and checks them."""
+    kinds = need("optuna", "sweep", "a search").distributions
+    found = {}
     for key, values in space.items():
-        if isinstance(values, list):
-            chosen[key] = trial.suggest_categorical(key, values)
-        else:
-            whole = type(values["low"]) is int and type(values["high"]) is int
-            chosen[key] = (trial.suggest_int if whole else trial.suggest_float)(key, **values)
-    return chosen
+        try:
+            if isinstance(values, list):
+                found[key] = kinds.CategoricalDistribution(values)
+            else:
+                whole = all(type(value) is int for part, value in values.items() if part != "log")
+                found[key] = (kinds.IntDistribution if whole else kinds.FloatDistribution)(**values)
+        except ValueError as error:
+            raise FedntdError(f"search.keys: '{key}' cannot be searched over: {error}") from error
+    return found
+
+
+def check_same_choices(study: Study, space: Mapping[str, Any]) -> None:
+    """A study that goes on may have other ranges, but not other lists."""
+    check = need("optuna", "sweep", "a search").distributions.check_distribution_compatibility
+    for was in {repr(trial.distributions): trial.distributions for trial in study.trials}.values():
+        for key in was.keys() & space.keys():
+            try:
+                check(was[key], space[key])
+            except ValueError:
+                raise FedntdError(
+                    f"the choices of '{key}' are not those that the search.db there began with; choose another --out"
+                ) from None
 
 
 @dataclass
@@ -160,6 +180,7 @@ def search(asked: Sweep, file: Path, out: Path, dry_run: bool, as_json: bool) ->
     from fedntd.sweep.cli import begin
 
     settings = read_search(asked.search)
+    space = distributions(settings.space)
     example = from_table(with_changes(asked.base, {key: first_of(value) for key, value in settings.space.items()}))
     choose_device(example)
     load_dataset(example)
@@ -171,12 +192,19 @@ def search(asked: Sweep, file: Path, out: Path, dry_run: bool, as_json: bool) ->
     )
     if dry_run:
         return 0
+    if (out / "search.db").exists():
+        check_same_choices(open_study(settings, out), space)
     begin(out, file)
     study = open_study(settings, out)
+    for point in grid_of(settings):
+        study.enqueue_trial(point, skip_if_exists=True)
     renew_abandoned(study)
     try:
         while (left := trials - settled(study)) > 0:
-            batch = [make_trial(study.ask(), settings, asked, out) for _ in range(min(left, settings.batch))]
+            there = runs_by_identity(out)
+            batch = [
+                make_trial(study.ask(space), settings, asked, out, there) for _ in range(min(left, settings.batch))
+            ]
             play(study, batch, settings)
     except KeyboardInterrupt:
         stderr.print(f"interrupted; go on with: fedntd sweep {escape(str(file))} --out {escape(str(out))}")
@@ -202,25 +230,30 @@ def renew_abandoned(study: Study) -> None:
         study.enqueue_trial(trial.params)
 
 
-def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path) -> Trial:
-    changes = suggest(handle, settings.space)
-    there = runs_by_identity(out)
+def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path, there: dict[str, Job]) -> Trial:
+    """Its runs are those that are there, or join them: trials of one batch that chose the same values share them."""
+    changes = {key: handle.params[key] for key in settings.space}
     name = ",".join(f"{key.split('.')[-1]}={show(value)}" for key, value in changes.items())
     jobs = []
     for seed in asked.seeds:
         config = from_table(with_changes(asked.base, {**changes, "seed": seed}))
         folder = safe_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name)
         jobs.append(job_of(folder, config, out, there))
+        there[identity(config)] = jobs[-1]
     return Trial(handle.number, handle, changes, jobs)
 
 
 def play(study: Study, batch: list[Trial], settings: Search) -> None:
     """Train the runs of some trials together. A trial that is pruned stops the training for a moment: the other runs go
     on from where they were, without its own."""
-    while todo := [
-        job for trial in batch if not (trial.failed or trial.pruned) for job in trial.jobs if job.status != "finished"
-    ]:
-        with closing(until_settled(train_group, todo)) as events:
+    while todo := {
+        job.folder: job
+        for trial in batch
+        if not (trial.failed or trial.pruned)
+        for job in trial.jobs
+        if job.status != "finished"
+    }:
+        with closing(until_settled(train_group, [*todo.values()])) as events:
             stopped = watch(events, batch)
         if not stopped:
             break
@@ -244,26 +277,28 @@ def play(study: Study, batch: list[Trial], settings: Search) -> None:
 
 def watch(events: Any, batch: list[Trial]) -> bool:
     """Report rounds to the study; True as soon as a trial is to be stopped."""
-    of = {job.name: trial for trial in batch for job in trial.jobs}
-    told: set[tuple[int, int]] = set()
+    told: set[tuple[str, int]] = set()
     event: Event
     for event in events:
-        trial = of[event["run"]]
+        trials = [trial for trial in batch if event["run"] in (job.name for job in trial.jobs)]  # of the same values
+        jobs = trials[0].jobs
         if "failed" in event:
-            trial.failed = event["failed"]
-            if len(trial.jobs) > 1:
+            for trial in trials:
+                trial.failed = event["failed"]
+            if len(jobs) > 1:
                 return True  # the other seeds of it are not worth the time
             continue
         round = event["round"]
-        accuracy = None if (trial.number, round) in told else trial.accuracy(round)
+        accuracy = None if (jobs[0].name, round) in told else trials[0].accuracy(round)
         if accuracy is None:
             continue
-        told.add((trial.number, round))
-        trial.handle.report(accuracy, round)
-        if round < trial.jobs[0].config.federation.rounds and trial.handle.should_prune():
-            trial.pruned = True
+        told.add((jobs[0].name, round))
+        for trial in trials:
+            trial.handle.report(accuracy, round)
+            trial.pruned = round < jobs[0].config.federation.rounds and trial.handle.should_prune()
+        if any(trial.pruned for trial in trials):
             events.close()
-            for job in trial.jobs:
+            for job in jobs:
                 mark_pruned(job.folder, job.config, round)
             return True
     return False
