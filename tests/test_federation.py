@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
 from fedntd.config import from_table
 from fedntd.devices import choose_precision
+from fedntd.models import MODELS
 from fedntd.plan import cohort, local_plan
 
 Net = Callable[[], nn.Module]
@@ -177,6 +178,18 @@ def test_dropout_is_drawn_from_the_seed(blobs: Dataset, make_config: MakeConfig)
     assert tree.sqnorm(tree.sub(final(0), final(1))) > 0
 
 
+@pytest.mark.parametrize(("net", "sentence"), [
+    (lambda shape: nn.Linear(shape[0] * shape[1], 3), r"cannot be built for samples of shape \[2\] and 3 classes: I"),
+    (lambda shape: "no network", "is a str, not a torch.nn.Module"),
+])  # fmt: skip
+def test_a_network_that_does_not_fit_is_one_sentence(
+    net: Callable, sentence: str, blobs: Dataset, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(MODELS, "mine", net)
+    with pytest.raises(FedntdError, match=sentence):
+        Federation(make_config(model={"name": "mine"}), blobs)
+
+
 def test_a_run_that_diverges_says_so(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
     with pytest.raises(Diverged, match=r"not finite after round 1; a lower optimiser\.lr"):
         list(Federation(make_config(optimiser={"lr": 1e200}), blobs, tiny_net()))
@@ -228,6 +241,9 @@ def test_what_cannot_be_used_is_refused(blobs: Dataset, tiny_net: Net, make_conf
         Federation(make_config(device="gpu"), blobs, tiny_net())
     with pytest.raises(FedntdError, match=r"precision = 'tf32' needs a CUDA device"):
         Federation(make_config(precision="tf32"), blobs, tiny_net())
+    same = (torch.rand(9, 2), torch.zeros(9, dtype=torch.int64))
+    with pytest.raises(FedntdError, match="dataset 'alike' has one class only"):
+        Federation(make_config(), from_tensors("alike", same, same), tiny_net())
     with pytest.raises(FedntdError, match=r"federation\.clients = 500"):
         Federation(make_config(federation={"clients": 500}), blobs, tiny_net())
     with pytest.raises(FedntdError, match=r"outputs of shape \[2, 4\].*3 classes"):

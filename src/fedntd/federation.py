@@ -21,7 +21,7 @@ from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts
 from fedntd.devices import choose_device, choose_precision, home_of, set_float32_precision
 from fedntd.engines import Sequential, Task, Trained, seeded
-from fedntd.errors import FedntdError
+from fedntd.errors import FedntdError, require
 from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
 from fedntd.models.functional import Model
 from fedntd.optim import learning_rate
@@ -70,14 +70,14 @@ class Federation:
         known = beside.dataset if beside and beside.config.data == config.data else None
         self.dataset = dataset = dataset or known or load_dataset(config)
         classes, labels = len(dataset.classes), dataset.train.y.numpy()
+        require(classes > 1, f"dataset '{dataset.name}' has one class only; there is nothing to tell apart")
 
         self.parts = deal(config, labels)
         self.counts = class_counts(labels, self.parts, classes)  # [client, class]
         self.p = self.counts / self.counts.sum(1, keepdims=True)  # in-local distributions
         self.shares = client_shares(self.counts, config.federation.aggregation)
 
-        with seeded(torch_seed(config.seed, "model")):
-            module = model or call("model", config.model, shape=dataset.shape, classes=classes)
+        module = model or build_module(config, dataset.shape, classes)
         function = Model(module, self.precision)
         function.module.to(self.device)
         self.storage = function.storage
@@ -275,6 +275,20 @@ def play_together(runs: Sequence[Federation]) -> list[Record | Diverged]:
         else Diverged(f"the global weights are not finite after round {one.number}; a lower optimiser.lr may help")
         for run, one, part, state, counts, good in zip(runs, opened, trained, new_states, tested, finite, strict=True)
     ]
+
+
+def build_module(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The network that a config names, with the initial weights of its seed."""
+    try:
+        with seeded(torch_seed(config.seed, "model")):
+            return call("model", config.model, shape=shape, classes=classes)
+    except FedntdError:
+        raise
+    except Exception as error:  # whatever a network of the user's own does with a shape it is not made for
+        raise FedntdError(
+            f"model '{config.model.name}' cannot be built for samples of shape {list(shape)} and {classes} classes: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def naming_what_is_given(

@@ -206,7 +206,8 @@ def read_config(folder: Path) -> Config:
 def as_begun(config: Config, folder: Path) -> Config:
     """Where the precision is left to the device: with that which the run in this folder began with, wherever it was."""
     if config.precision == "auto" and (folder / "environment.json").is_file():
-        return replace(config, precision=read_json(folder / "environment.json")[-1].get("precision", "auto"))
+        entries = read_json(folder / "environment.json")
+        return replace(config, precision=entries[-1].get("precision", "auto") if entries else "auto")
     return config
 
 

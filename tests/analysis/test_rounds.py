@@ -3,6 +3,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedntd import Federation, FedntdError, federate, tree
 from fedntd.analysis.rounds import (
@@ -96,6 +97,11 @@ class TestReopen:
         assert not fresh.state.own
         assert fresh.config.algorithm.name == "fedavg"
 
+    def test_another_server_rule_begins_with_the_weights(self, config, tmp_path):
+        list(federate(config, out=tmp_path / "run"))
+        federation = reopen(tmp_path / "run", server=Choice("fedavgm", {"beta": 0.5}))
+        assert next_round(federation).record.round == 3
+
     def test_start_from(self, config):
         w = {name: leaf + 1 for name, leaf in Federation(config).state.w.items()}
         federation = start_from(config, w, round=7)
@@ -138,6 +144,17 @@ class TestTrace:
         federation = Federation(config)
         assert trace_client(federation, 0).steps == [0, 1, 2, 3]
         assert trace_client(federation, 0, every=5).steps == [0, 3]
+
+    def test_dropout_is_drawn_as_in_the_run(self, blobs, make_config):
+        """The last accuracies are those of the model that the round trains."""
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+        federation = Federation(make_config(algorithm={"name": "fedavg"}), blobs, net)
+        client = next_cohort(federation)[0]
+        traced = [trace_client(federation, client).class_accuracy[-1] for _ in range(2)]
+        local = next_round(federation).local(0)
+        for accuracies in traced:
+            np.testing.assert_array_equal(accuracies, class_accuracy(federation, local))
         with pytest.raises(FedntdError, match="at least 1"):
             trace_client(federation, 0, every=0)
 

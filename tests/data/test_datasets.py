@@ -26,6 +26,30 @@ def real(name: str):
     return pytest.mark.skipif(missing, reason=f"{name} is not in the data folder (FEDNTD_DATA)")
 
 
+X, Y = torch.rand(4, 6), torch.tensor([0, 1, 0, 1])
+IMAGES = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "augment", "sentence"),
+    [
+        ((X, Y[:, None]), (X, Y), None, r"training part: labels must be one number a sample, not \[1\]"),
+        ((X[:0], Y[:0]), (X, Y), None, "training part: there are no samples"),
+        ((X, Y), (X[:0], Y[:0]), None, "test part: there are no samples"),
+        (
+            (IMAGES, Y),
+            (IMAGES / 255, Y),
+            None,
+            "training samples are .* of torch.uint8, test samples .*float32",
+        ),
+        ((X, Y), (X, Y), Augment(flip=True), r"only images can be augmented, not samples of shape \[6\]"),
+    ],
+)
+def test_tensors_that_make_no_dataset(train, test, augment, sentence):
+    with pytest.raises(FedntdError, match=f"dataset 'mine'.*{sentence}"):
+        from_tensors("mine", train, test, augment=augment)
+
+
 @pytest.fixture
 def data(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("FEDNTD_DATA", str(tmp_path))
@@ -186,7 +210,7 @@ def test_own_data_needs_a_path(name):
 
 
 def own(path: str = "default") -> Dataset:
-    part = torch.arange(4.0)[:, None], torch.tensor([0, 1, 0, 1])
+    part = torch.arange(4.0).view(4, 1, 1, 1), torch.tensor([0, 1, 0, 1])
     return from_tensors(f"own {path}", part, part, augment=Augment(pad=1))
 
 
@@ -204,7 +228,7 @@ def test_load_of_the_users_own_loader():
 def test_load_drops_augmentation_and_cuts():
     assert load(own, "", True, 0).augment == Augment(pad=1)
     assert load(own, "", False, 0).augment is None
-    assert load(own, "", True, 2).train.x.tolist() == [[0.0], [1.0]]
+    assert load(own, "", True, 2).train.x.flatten().tolist() == [0.0, 1.0]
     assert len(load(own, "", True, 2).test.y) == 4
     with pytest.raises(FedntdError, match=r"data.train_size = 5 is more than the 4 training samples"):
         load(own, "", True, 5)

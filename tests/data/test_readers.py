@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -484,6 +485,11 @@ def test_npz_that_cannot_be_read(tmp_path):
         readers.npz(path)
     np.savez(path, x_train=IMAGES, y_train=np.zeros(4, int))
     with pytest.raises(FedntdError, match=r"d.npz has no x_test, y_test; it must hold"):
+        readers.npz(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(name, "no array")
+    with pytest.raises(FedntdError, match=r"d.npz: x_train is no array; write the file with numpy.savez"):
         readers.npz(path)
     whole = write_npz(path, np.random.default_rng(0).random((4, 100))).read_bytes()
     for bad in (b"", b"text", whole[: len(whole) // 2], whole[:300] + bytes(50) + whole[350:]):

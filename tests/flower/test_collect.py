@@ -141,7 +141,19 @@ def test_fedntd_with_privacy(tmp_path: Path):
     w2, w1 = (load_checkpoint(tmp_path / f"{n}/checkpoint.safetensors", torch.device("cpu")).w for n in ("run", "one"))
     assert 0.001 < math.sqrt(float(tree.sqnorm(tree.sub(w2, w1)))) <= 0.01 * 1.001
     told = read_json(tmp_path / "run/federation.json")["privacy"]
-    assert told == {"epsilon": epsilon(1e-6, 2, 1e-5), "delta": 1e-5}
+    assert told == {"clip": 0.01, "noise": 1e-6, "epsilon": epsilon(1e-6, 2, 1e-5), "delta": 1e-5}
+
+
+@pytest.mark.parametrize(("begun", "then"), [({}, {"clip": 1.0, "noise": 50.0}), ({"clip": 1.0, "noise": 50.0}, {})])
+def test_privacy_is_that_of_all_rounds(begun: dict, then: dict, tmp_path: Path):
+    """Rounds without noise are not made private by rounds with it, nor does what was spent hold for others."""
+    longer = {**PRIVATE, "federation": {**PRIVATE["federation"], "rounds": 3}}
+    play(PRIVATE, tmp_path / "run", held_out(from_table(PRIVATE)), **begun)
+    before = (tmp_path / "run/federation.json").read_text()
+    with pytest.raises(FedntdError, match=r"was begun with flower\.clip = \d and flower\.noise = \d+; the privacy"):
+        play(longer, tmp_path / "run", held_out(from_table(longer)), **then)
+    assert (tmp_path / "run/federation.json").read_text() == before
+    play(longer, tmp_path / "run", held_out(from_table(longer)), **begun)
 
 
 def test_the_noise_in_a_run_is_what_flowers_strategy_would_add(tmp_path: Path):

@@ -154,12 +154,57 @@ def test_dropout_is_off_in_a_frozen_pass():
     assert torch.equal(model.frozen(w, batch).logits, model.frozen(w, batch).logits)
 
 
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.GRU(4, 4, 2, dropout=0.5), True),
+        (nn.GRU(4, 4, 2), False),
+        (nn.MultiheadAttention(4, 2, dropout=0.5), True),
+        (nn.MultiheadAttention(4, 2), False),
+        (nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Dropout2d())), True),
+    ],
+)
+def test_dropout_is_found_wherever_it_is(module: nn.Module, expected: bool):
+    assert Model(module).has_dropout == expected
+
+
+class Fixed(nn.Module):
+    """A frozen layer and a buffer before the layer that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.trained = nn.Linear(6, 4).requires_grad_(False), nn.Linear(4, 3)
+        self.shift = nn.Buffer(torch.linspace(-1, 1, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.trained(self.frozen(x + self.shift))
+
+
+@pytest.mark.parametrize(("precision", "close"), [("fp64", 1e-7), ("fp32", 1e-6), ("bf16", 0.05)])
+def test_what_is_not_trained_is_computed_in_the_same_precision(precision: str, close: float):
+    torch.manual_seed(0)
+    module, batch = Fixed(), Batch(torch.randn(5, 6), torch.zeros(5, dtype=torch.int64))
+    model = Model(module, precision)
+    assert set(model.weights()) == {"trained.weight", "trained.bias"}
+    logits = model(model.weights(), batch).logits
+    torch.testing.assert_close(logits, module(batch.x).to(logits), rtol=0, atol=close)
+    assert module.shift.dtype == module.frozen.weight.dtype == torch.float32  # the user's own
+
+
 def test_a_model_that_does_not_fit_is_told_in_one_sentence():
     batch = Batch(torch.zeros(2, 7), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(FedntdError, match=r"cannot take samples of shape \[7\]"):
         Model(nn.Linear(5, 3)).check(batch, classes=3)
     with pytest.raises(FedntdError, match=r"outputs of shape \[2, 3\].*4 classes"):
         Model(nn.Linear(7, 3)).check(batch, classes=4)
+
+    class Unpacking(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            _, _, height, _ = input.shape
+            return super().forward(input) / height
+
+    with pytest.raises(FedntdError, match=r"cannot take samples of shape \[7\]: not enough values to unpack"):
+        Model(Unpacking(7, 3)).check(batch, classes=3)
     with pytest.raises(FedntdError, match="no parameters"):
         Model(nn.Flatten()).check(batch, classes=7)
     broken = nn.Linear(7, 3)

@@ -11,12 +11,14 @@ import torch
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.config import Config
+from fedntd.engines import seeded
 from fedntd.errors import require
 from fedntd.federation import Federation
 from fedntd.local import local_step
 from fedntd.metrics import Vector, count, in_batches, in_local, out_local
 from fedntd.optim import learning_rate
 from fedntd.record import Record, State, load_checkpoint
+from fedntd.rng import torch_seed
 from fedntd.runs import read_run
 from fedntd.tree import Weights
 
@@ -34,7 +36,7 @@ def reopen(path: str | Path, **changes: Any) -> Federation:
     config = replace(run.config, **changes)
     federation = Federation(config)
     state = load_checkpoint(file, federation.device)
-    if config.algorithm != run.config.algorithm:
+    if (config.algorithm, config.server) != (run.config.algorithm, run.config.server):
         state = State(state.w, federation.algorithm.init_server(state.w), {}, state.round)
     require(
         not state.without_clients, f"{path} was kept without what its clients had learned; run it again with fedntd run"
@@ -143,12 +145,13 @@ def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
 
     w, velocity = w_g, tree.zeros_like(w_g)
     steps, accuracies = [0], [class_accuracy(federation, w)]
-    for step, (samples, draws) in enumerate(plan.batches(), start=1):
-        batch = engine.train_part.batch(samples, draws)
-        w, velocity, _ = local_step(algorithm, engine.model, engine.optimiser, w, velocity, batch, ctx)
-        if step % every == 0 or step == plan.steps:
-            steps.append(step)
-            accuracies.append(class_accuracy(federation, w))
+    with seeded(torch_seed(config.seed, "dropout", round, client) if engine.model.has_dropout else None):
+        for step, (samples, draws) in enumerate(plan.batches(), start=1):
+            batch = engine.train_part.batch(samples, draws)
+            w, velocity, _ = local_step(algorithm, engine.model, engine.optimiser, w, velocity, batch, ctx)
+            if step % every == 0 or step == plan.steps:
+                steps.append(step)
+                accuracies.append(class_accuracy(federation, w))
     p = federation.p[client]
     inside, outside = [in_local(a, p) for a in accuracies], [out_local(a, p) for a in accuracies]
     return Trace(steps, np.array(accuracies), np.array(inside), np.array(outside))

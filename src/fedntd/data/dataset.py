@@ -35,16 +35,23 @@ class Dataset:
                 raise FedntdError(
                     f"{where}: class {empty} ('{self.classes[empty]}') has no samples; remove the class or add samples"
                 )
-        require(
-            self.train.x.shape[1:] == self.test.x.shape[1:],
-            f"dataset '{self.name}': training samples are {list(self.train.x.shape[1:])}, "
-            f"test samples {list(self.test.x.shape[1:])}",
-        )
+        check_kinds(f"dataset '{self.name}'", self.train.x, self.test.x, self.augment)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one sample."""
         return tuple(self.train.x.shape[1:])
+
+
+def check_kinds(where: str, train: Tensor, test: Tensor, augment: Augment | None) -> None:
+    """Both parts have samples of one kind, and one that can be augmented as is asked for."""
+    require(
+        train.shape[1:] == test.shape[1:] and (train.dtype == torch.uint8) == (test.dtype == torch.uint8),
+        f"{where}: training samples are {list(train.shape[1:])} of {train.dtype}, test samples "
+        f"{list(test.shape[1:])} of {test.dtype}; they must be of one kind",
+    )
+    shape = list(train.shape[1:])
+    require(augment is None or len(shape) == 3, f"{where}: only images can be augmented, not samples of shape {shape}")
 
 
 def check_part(
@@ -54,6 +61,7 @@ def check_part(
     x, y = part
     require(len(x) == len(y), f"{where}: {len(x)} samples but {len(y)} labels")
     require(len(x) > 0, f"{where}: there are no samples")
+    require(y.ndim == 1, f"{where}: labels must be one number a sample, not {list(y.shape[1:])}")
     require(y.dtype == torch.int64, f"{where}: labels must be int64, not {y.dtype}")
     if x.dtype != torch.uint8 and not x.is_floating_point():
         raise FedntdError(f"{where}: samples must be uint8 images or floating-point, not {x.dtype}")
@@ -90,6 +98,8 @@ def from_tensors(
         second = torch.stack([(x[:, c].int() ** 2).sum(dtype=torch.int64) for c in range(x.shape[1])]).double() / count
         mean = tuple((first / 255).tolist())
         std = tuple(((second - first**2).clamp(min=1).sqrt() / 255).tolist())
+    for part, (_, y) in (("training", train), ("test", test)):
+        require(y.numel() > 0, f"dataset '{name}', {part} part: there are no samples")
     if classes is None:
         classes = tuple(str(c) for c in range(int(max(train[1].max(), test[1].max())) + 1))
     return Dataset(name, Part(*train), Part(*test), classes, mean, std, augment)

@@ -304,6 +304,8 @@ def npz(path: Path) -> tuple[Part, Part]:
 
 
 def npz_part(path: Path, part: str, x: np.ndarray, y: np.ndarray) -> Part:
+    for name, array in (("x", x), ("y", y)):
+        require(isinstance(array, np.ndarray), f"{path}: {name}_{part} is no array; write the file with numpy.savez")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     where = f"{path}: y_{part}"

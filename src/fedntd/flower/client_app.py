@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context
-from fedntd.choices import call
 from fedntd.config import make_algorithm
 from fedntd.data.device import DevicePart
 from fedntd.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.engines import seeded
 from fedntd.errors import FedntdError, require
-from fedntd.federation import asks_for_locals
+from fedntd.federation import asks_for_locals, build_module
 from fedntd.flower.messages import (
     EVALUATE,
     HELLO,
@@ -146,8 +145,7 @@ class AtSite:
 
 def build_model(samples: Samples, config: Any, device: torch.device) -> Model:
     """The model of the settings with its initial weights, which are the same at the coordinator and at all sites."""
-    with seeded(torch_seed(config.seed, "model")):
-        module = call("model", config.model, shape=samples.shape, classes=len(samples.classes))
+    module = build_module(config, samples.shape, len(samples.classes))
     model = Model(module, choose_precision(config, device))
     model.module.to(device)
     part = DevicePart(samples.part, samples.mean, samples.std, None, device, model.storage)

@@ -1,7 +1,6 @@
 """The coordinator's side of a real federation: the rounds of federation.py, with sites that answer or do not."""
 
 import math
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from fedntd.data.device import DevicePart
 from fedntd.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, asks_for_locals, client_shares
-from fedntd.files import read_json
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.messages import (
@@ -47,7 +45,7 @@ from fedntd.flower.messages import (
     to_record,
 )
 from fedntd.flower.site import Samples
-from fedntd.flower.sites import SiteLog, Sites
+from fedntd.flower.sites import SiteLog, Sites, promised, run_name
 from fedntd.local import train_client
 from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local
 from fedntd.models.functional import Batch
@@ -80,7 +78,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
         )
         try:
             sites = Sites(grid, config, settings, SiteLog(folder, done))
-            coordinator = Coordinator(config, settings, sites, test, run_name(folder))
+            coordinator = Coordinator(config, settings, sites, test, run_name(folder, settings))
             if found:
                 coordinator.take_up(*found)
                 log(INFO, "%s: going on after round %d", out, done)
@@ -96,7 +94,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
                 if settings.clip:
                     spent = epsilon(settings.noise, record.round, settings.delta)
                     log(INFO, "privacy spent: epsilon %.3f at delta %g", spent, settings.delta)
-                    privacy = {"epsilon": spent, "delta": settings.delta}
+                    privacy = {**promised(settings), "epsilon": spent, "delta": settings.delta}
                     folder.put_json("federation.json", {"run": coordinator.run, "privacy": privacy})
         except FedntdError as error:
             if (out / "config.toml").exists():
@@ -107,14 +105,6 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
         for site, why in sites.left_out.items():
             log(WARNING, "%s (site %d) was left out: %s", sites.name(site), site, why)
         log(INFO, "finished; read it with: fedntd report %s", out)
-
-
-def run_name(folder: RunFolder) -> str:
-    """A name for this run that sites keep its state under; kept in the run folder, for when the run is gone on with."""
-    file = folder.path / "federation.json"
-    if not file.exists():
-        folder.put_json(file.name, {"run": secrets.token_hex(8)})
-    return str(read_json(file)["run"])
 
 
 def tell(record: Record, config: Config) -> None:

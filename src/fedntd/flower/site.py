@@ -9,7 +9,7 @@ import torch
 from fedntd.config import Config
 from fedntd.data.augment import Augment
 from fedntd.data.chosen import deal, load_dataset
-from fedntd.data.dataset import Part, check_part
+from fedntd.data.dataset import Part, check_kinds, check_part
 from fedntd.errors import FedntdError, require
 from fedntd.rng import generator
 
@@ -41,6 +41,7 @@ class Samples:
         for where, part in (("the samples", self.part), ("the held-out samples", self.test)):
             if part is not None:
                 check_part(where, part, self.classes, self.mean, self.std)
+        check_kinds("the samples", self.part.x, (self.test or self.part).x, self.augment)
 
     @property
     def shape(self) -> tuple[int, ...]:

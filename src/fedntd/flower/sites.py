@@ -2,6 +2,7 @@
 
 import json
 import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
+from fedntd.files import read_json
 from fedntd.flower.messages import HELLO, Hello, Report, Settings, check_hello, content, read_hello
 from fedntd.record import RunFolder
 
@@ -36,6 +38,26 @@ class SiteLog:
     def add(self, round: int, site: int, name: str, what: str, **more: Any) -> None:
         with open(self.file, "a", encoding="utf-8") as file:
             file.write(json.dumps({"round": round, "site": site, "name": name, "what": what, **more}) + "\n")
+
+
+def run_name(folder: RunFolder, settings: Settings) -> str:
+    """A name for this run that sites keep its state under; kept in the run folder, for when the run is gone on with."""
+    file, asked = folder.path / "federation.json", promised(settings)
+    if not file.exists():
+        folder.put_json(file.name, {"run": secrets.token_hex(8), "privacy": asked})
+    known = read_json(file)
+    begun = {key: known.get("privacy", {}).get(key, 0.0) for key in asked}
+    require(
+        asked == begun,
+        f"{folder.path} was begun with flower.clip = {begun['clip']:g} and flower.noise = {begun['noise']:g}; the "
+        f"privacy spent counts all rounds, so go on with these, or choose another flower.out",
+    )
+    return str(known["run"])
+
+
+def promised(settings: Settings) -> dict[str, float]:
+    """What the privacy of each round rests on."""
+    return {"clip": settings.clip, "noise": settings.noise}
 
 
 class Sites:

@@ -83,13 +83,21 @@ class Model:
     """`model(w, batch)` runs the network with weights `w` in the precision asked for; logits come back in that of w."""
 
     def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
-        require(isinstance(module, nn.Module), f"the model is a {type(module).__name__}, not a torch.nn.Module")
+        require(
+            isinstance(module, nn.Module),
+            f"the model is a {type(module).__name__}, not a torch.nn.Module; model.name must give one",
+        )
         self.module = use_batch_statistics(copy.deepcopy(module)).train()  # the caller's own stays as it is
-        self.has_dropout = any(isinstance(m, _DropoutNd) for m in self.module.modules())
+        self.has_dropout = any(has_dropout(m) for m in self.module.modules())
         self.masked = [f"{name}.mask" for name, m in self.module.named_modules() if isinstance(m, BatchStatNorm)]
         self.compute = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
         self.storage = torch.float64 if precision == "fp64" else torch.float32
         self.module.to(self.storage)
+        # what is not trained is nowhere else than here, and has to be of the kind that it is computed with
+        fixed = [*self.module.buffers(), *(p for p in self.module.parameters() if not p.requires_grad)]
+        for tensor in fixed:
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(self.compute)
 
     def weights(self) -> Weights:
         """A copy of the module's own weights, to start from; those that want no gradient stay as they are."""
@@ -137,14 +145,21 @@ class Model:
         try:
             with torch.no_grad():
                 logits = self.frozen(self.weights(), batch).logits
-        except (RuntimeError, TypeError, AttributeError) as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # whatever a network of the user's own does with samples it is not made for
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise FedntdError(f"the model cannot take samples of shape {list(batch.x.shape[1:])}: {reason}") from error
         require(
             logits.shape == (len(batch.x), classes),
             f"the model gives outputs of shape {list(logits.shape)} for {len(batch.x)} samples of {classes} classes; "
             f"it must give [samples, classes]",
         )
+
+
+def has_dropout(module: nn.Module) -> bool:
+    """Whether the module itself, not one in it, leaves something out by chance."""
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    return isinstance(module, _DropoutNd)
 
 
 def use_batch_statistics(module: nn.Module) -> nn.Module:
