@@ -39,9 +39,10 @@ def federation_of(clients: int, arguments: argparse.Namespace) -> Federation:
 
 
 def take_steps(step: Step, plan: torch.Tensor, number: int) -> None:
-    for _ in range(number // AHEAD):
-        step.look_ahead(plan)
-        step.take(AHEAD)
+    for i in range(number):
+        if i % AHEAD == 0:
+            step.look_ahead(plan)
+        step.take(i % AHEAD)
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ depends on it and on the samples, such as the answers of a teacher, for several 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -88,7 +87,7 @@ class Step(NamedTuple):
 
     begin: Callable[[], None]  # before the first of several stretches
     look_ahead: Callable[[Tensor], None]  # at the plan of the next stretch, of at most AHEAD steps
-    take: Callable[[int], None]  # so many steps, from the first of the stretch
+    take: Callable[[int], None]  # the i-th step of the stretch
 
 
 class Parts(NamedTuple):
@@ -135,23 +134,15 @@ class Compiler:
         mark_clients(constant, parts.split.once_axes)
         mark_clients(ahead, [None if axis is None else axis + 1 for axis in parts.split.ahead_axes])
 
-        *others, _ = tensors  # the last is a place, of which each step has its own
-        each_place = [place.clone() for place in places]  # where the compiler can expect it: not within another tensor
-
         def begin() -> None:
             copy_all(constant, parts.split.once(*tensors))
 
         def foresee() -> None:
             copy_all(ahead, parts.look_ahead(*tensors, plan, places))
 
-        def steps_at(some_places: list[Tensor]) -> None:
-            for place in some_places:
-                parts.step(*others, place, *ahead, *constant)
-
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
         before = tree.map(torch.clone, changing)
-        steps = [self.captured(partial(steps_at, [place])) for place in each_place]
-        all_steps = self.captured(partial(steps_at, each_place))  # most stretches are whole: one launch for each
+        step = self.captured(lambda: parts.step(*tensors, *ahead, *constant))
         tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
         foresee = self.captured(foresee)
 
@@ -159,9 +150,9 @@ class Compiler:
             plan[: len(new_plan)].copy_(new_plan)
             foresee()
 
-        def take(number: int) -> None:
-            for step in [all_steps] if number == AHEAD else steps[:number]:
-                step()
+        def take(i: int) -> None:
+            buffers.place.copy_(places[i])
+            step()
 
         # an empty graph would be warned of
         return Step(self.captured(begin) if constant else begin, look_ahead, take)
@@ -226,14 +217,9 @@ class Captured:
             self.function()
 
 
-@cache
-def warm_up_stream(device: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # one for all graphs: memory that was used on a stream is kept for it
-
-
 def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
     """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
-    warm_up = warm_up_stream(torch.cuda.current_device())
+    warm_up = torch.cuda.Stream()
     warm_up.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(warm_up):
         for _ in range(2):

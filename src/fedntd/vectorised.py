@@ -127,7 +127,8 @@ class Vectorised:
             if step is not last:
                 step.begin()
             step.look_ahead(plan[start:stop, :, :clients])
-            step.take(stop - start)
+            for i in range(stop - start):
+                step.take(i)
             last = step
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
@@ -183,10 +184,9 @@ class Vectorised:
         if self.compiler:
             return self.compiler.make(buffers, for_these)
 
-        def take(number: int) -> None:
-            for i in range(number):
-                buffers.place.fill_(i)
-                self.step(buffers)
+        def take(i: int) -> None:
+            buffers.place.fill_(i)
+            self.step(buffers)
 
         return Step(lambda: None, lambda plan: self.gather(buffers.batches, plan), take)
 
