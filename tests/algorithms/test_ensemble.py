@@ -285,6 +285,9 @@ def test_other_methods_leave_it_alone(blobs: Dataset, tiny_net: Net, make_config
     assert federation.algorithm.auxiliary is None
 
 
-def test_where_the_files_are_does_not_make_another_run():
-    here, there = (configure("demo", ["auxiliary.name=npz", f"auxiliary.path={path}"]) for path in "ab")
-    assert identity(here) == identity(there) != identity(configure("demo"))
+@pytest.mark.parametrize(("name", "same"), [("cifar100", True), ("npz", False)])
+def test_where_the_files_are_does_not_make_another_run(name: str, same: bool):
+    """Unless the files are all that is known of a dataset."""
+    here, there = (configure("demo", [f"auxiliary.name={name}", f"auxiliary.path={path}"]) for path in "ab")
+    assert (identity(here) == identity(there)) == same
+    assert identity(here) != identity(configure("demo"))
