@@ -230,7 +230,7 @@ def write_leaderboard(
         typer.Option("--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks."),
     ] = None,
 ) -> None:
-    """Print a table of methods by the other settings of a sweep, as Markdown.
+    """Print a table of methods by the other settings of a sweep, as Markdown: mean accuracies of the last ten rounds.
 
     Example: [b]fedntd leaderboard runs/leaderboard -o docs/leaderboard.md[/b]
     """

@@ -29,7 +29,7 @@ def choose_device(config: Config) -> torch.device:
 
 
 def choose_precision(config: Config, device: torch.device) -> str:
-    """Left to us: bf16 on a GPU made for it, where no result differs beyond noise (docs/benchmarks.md), else fp32."""
+    """Left to us: bf16 on a GPU made for it, whose accuracies are close to those of fp32 (docs/benchmarks.md)."""
     if config.precision != "auto":
         return config.precision
     return "bf16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
