@@ -6,7 +6,7 @@ depends on it and on the samples, such as the answers of a teacher, for several 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
+from fedntd.graphs import graph_of, pool_on
 from fedntd.tracing import (
     BATCH,
     OWN,
@@ -29,8 +30,6 @@ from fedntd.tracing import (
     traced_for_any_number,
 )
 from fedntd.tree import Weights
-
-T = TypeVar("T")
 
 PLANNED = 2 + len(Draws._fields)  # what a plan says of a sample: its place, whether it is real, how it is augmented
 AHEAD = 10  # steps whose samples are gathered together: enough to fill a GPU, few enough to keep
@@ -107,8 +106,7 @@ class Compiler:
 
     def __post_init__(self) -> None:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
-        # graphs are replayed one after the other and leave nothing behind in it, so they can share their memory
-        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self.pool = pool_on(self.device)
 
     def make(self, buffers: Buffers, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
@@ -215,20 +213,6 @@ class Captured:
             self.graph.replay()
         else:
             self.function()
-
-
-def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
-    warm_up = torch.cuda.Stream()
-    warm_up.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warm_up):
-        for _ in range(2):
-            function()
-    torch.cuda.current_stream().wait_stream(warm_up)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        result = function()
-    return graph, result
 
 
 def at(stacked: Tensor, place: Tensor) -> Tensor:

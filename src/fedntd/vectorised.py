@@ -33,11 +33,12 @@ from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
 from fedntd.engines import Task, Trained, on_each_leaf
 from fedntd.errors import require
+from fedntd.graphs import graph_of
 from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
 from fedntd.plan import Plan
-from fedntd.steps import AHEAD, PLANNED, Buffers, Compiler, OwnBatch, Step, by_client, graph_of, tensors_of
+from fedntd.steps import AHEAD, PLANNED, Buffers, Compiler, OwnBatch, Step, by_client, tensors_of
 from fedntd.tree import Tree, Weights
 
 # what differs by client: its own state, and how many samples of each class it has; and what differs by run

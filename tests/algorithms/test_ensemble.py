@@ -1,7 +1,10 @@
 """FedDF and FedBE on models so small that teacher, fixed point and draws can be worked out; and their data."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,14 +14,19 @@ from worlds import F64, draw
 
 from fedntd import Batch, Config, Dataset, Federation, FedntdError, Out, configure, federate, from_tensors, tree
 from fedntd.algorithms.composed import Composed
-from fedntd.algorithms.ensemble import Auxiliary, learn, student_of
+from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.fedavgm import FedAvgM
 from fedntd.algorithms.fedbe import FedBE
 from fedntd.algorithms.feddf import FedDF
+from fedntd.algorithms.losses import kl
 from fedntd.config import identity
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
+from fedntd.devices import set_float32_precision
+from fedntd.federation import build_module
+from fedntd.models.functional import Model
+from fedntd.rng import generator
 from points import unlabelled_points
 
 Net = Callable[[], nn.Module]
@@ -64,6 +72,23 @@ def answers(w: dict[str, Tensor]) -> Tensor:
 MEAN = tree.add(W_G, tree.weighted_mean(UP["delta"], P))
 
 
+def path_by_pytorch(
+    q: Tensor, batches: list[Tensor], make_optimiser: Callable[[list[Tensor]], torch.optim.Optimizer], cosine: bool
+) -> list[dict[str, Tensor]]:
+    """The weights after each step from the mean towards q, by an optimiser of PyTorch."""
+    student = {name: leaf.clone().requires_grad_() for name, leaf in MEAN.items()}
+    optimiser, path = make_optimiser(list(student.values())), []
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, len(batches)) if cosine else None
+    for places in batches:
+        optimiser.zero_grad()
+        kl(q[places], (X[places] @ student["A"] + student["b"]).log_softmax(-1)).mean().backward()
+        optimiser.step()
+        if schedule:
+            schedule.step()
+        path.append({name: leaf.detach().clone() for name, leaf in student.items()})
+    return path
+
+
 # --- FedDF ------------------------------------------------------------------------------------------------------
 
 
@@ -85,16 +110,13 @@ def test_one_step_of_feddf_by_hand():
     torch.testing.assert_close(w["b"], MEAN["b"] - 0.01 * error.sum(0).sign(), rtol=0, atol=1e-5)
 
 
-def test_feddf_has_a_rate_that_falls_along_a_cosine(monkeypatch: pytest.MonkeyPatch):
-    rates = []
-
-    def watched(aux: Auxiliary, student: dict, q: Tensor, places: Tensor, adam: torch.optim.Optimizer) -> None:
-        rates.append(adam.param_groups[0]["lr"])
-        learn(aux, student, q, places, adam)
-
-    monkeypatch.setattr("fedntd.algorithms.feddf.learn", watched)
-    merged(FedDF(steps=4, lr=0.1))
-    assert rates == pytest.approx([0.05 * (1 + np.cos(np.pi * t / 4)) for t in range(4)])
+def test_feddf_takes_the_steps_of_pytorchs_adam_at_a_rate_that_falls_along_a_cosine():
+    q = torch.stack([X @ client["A"] + client["b"] for client in CLIENTS]).mean(0).softmax(-1)
+    batches = auxiliary().batches(round=1, size=8, steps=23)
+    path = path_by_pytorch(q, batches, lambda w: torch.optim.Adam(w, lr=0.1), cosine=True)
+    w = merged(FedDF(steps=23, lr=0.1, batch_size=8))
+    for name in W_G:
+        torch.testing.assert_close(w[name], path[-1][name], rtol=0, atol=1e-14)
 
 
 # --- FedBE ------------------------------------------------------------------------------------------------------
@@ -137,6 +159,21 @@ def test_one_step_of_fedbe_by_hand(sharpen: float, samples: int):
     torch.testing.assert_close(w["b"], MEAN["b"] - 0.3 * (error.sum(0) + 1e-5 * MEAN["b"]), rtol=0, atol=1e-12)
 
 
+def test_fedbe_takes_the_steps_of_pytorchs_sgd():
+    batches = auxiliary().batches(round=1, size=8, steps=20)
+    path = path_by_pytorch(
+        ensemble(0.5, 3),
+        batches,
+        lambda w: torch.optim.SGD(w, lr=0.3, momentum=0.9, weight_decay=1e-5),
+        cosine=False,
+    )
+    settings: dict = {"samples": 3, "epochs": 5, "lr": 0.3, "batch_size": 8}
+    last, averaged = merged(FedBE(**settings)), merged(FedBE(**settings, swa_start=10, swa_every=5))
+    for name in W_G:
+        torch.testing.assert_close(last[name], path[-1][name], rtol=0, atol=1e-14)
+        torch.testing.assert_close(averaged[name], (path[14][name] + path[19][name]) / 2, rtol=0, atol=1e-14)
+
+
 def test_fedbe_returns_the_mean_of_the_weights_along_the_way():
     """Of steps 3, 5 and 7, if it begins after step 1 and takes every second; one epoch is one step here."""
     settings: dict = {"samples": 2, "lr": 0.5, "batch_size": 30}
@@ -157,22 +194,130 @@ def test_without_steps_they_are_fedavg(algorithm: FedAvg):
 
 
 def test_the_data_is_seen_pass_after_pass_in_a_new_order():
-    batches = list(auxiliary().batches(round=1, size=8, steps=10))
+    batches = auxiliary().batches(round=1, size=8, steps=10)
     assert [len(places) for places in batches] == [8, 8, 8, 6, 8, 8, 8, 6, 8, 8]
     passes = [torch.cat(batches[i : i + 4]).tolist() for i in (0, 4)]
     assert sorted(passes[0]) == sorted(passes[1]) == list(range(30))
+    rng = generator(0, "auxiliary", 1)
+    assert passes == [rng.permutation(30).tolist(), rng.permutation(30).tolist()]
     assert passes[0] != passes[1]
-    assert batches[0].tolist() != next(auxiliary().batches(2, 8, 1)).tolist()
-    assert batches[0].tolist() != next(auxiliary(seed=1).batches(1, 8, 1)).tolist()
+    assert batches[0].tolist() != auxiliary().batches(2, 8, 1)[0].tolist()
+    assert batches[0].tolist() != auxiliary(seed=1).batches(1, 8, 1)[0].tolist()
 
 
-def test_nothing_that_is_given_changes_and_the_student_is_no_longer_attached():
+SHORT_LAST_BATCH = pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedDF(steps=7, lr=0.1, batch_size=8),
+        FedDF(steps=1, lr=0.1, batch_size=8),
+        FedBE(samples=2, epochs=3, lr=0.3, batch_size=8, swa_start=4, swa_every=3),
+    ],
+)
+
+
+def two_rounds(algorithm: FedAvg) -> list[dict[str, Tensor]]:
+    """What the first and the second round give, from the same uploads."""
+    first, server = algorithm.aggregate(W_G, algorithm.init_server(W_G), UP, P, 0.1)
+    return [first, algorithm.aggregate(W_G, server, UP, P, 0.1)[0]]
+
+
+@SHORT_LAST_BATCH
+def test_nothing_that_is_given_or_was_returned_changes(algorithm: FedAvg):
     before = tree.map(torch.clone, W_G)
-    w = merged(FedDF(steps=2))
-    assert all(torch.equal(before[name], W_G[name]) for name in W_G)
-    assert not any(leaf.requires_grad for leaf in w.values())
-    student = student_of(W_G)
-    assert all(leaf.requires_grad and leaf.data_ptr() != W_G[name].data_ptr() for name, leaf in student.items())
+    algorithm = algorithm.with_values({"auxiliary": auxiliary()})
+    first, server = algorithm.aggregate(W_G, algorithm.init_server(W_G), UP, P, 0.1)
+    then = tree.map(torch.clone, first)
+    second, _ = algorithm.aggregate(W_G, server, UP, P, 0.1)
+    for name in W_G:
+        assert torch.equal(before[name], W_G[name])
+        assert torch.equal(then[name], first[name])
+        assert not torch.equal(first[name], second[name])
+        assert not first[name].requires_grad
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Let students take the steps that a GPU captures, without CUDA graphs; here is one entry for each of these."""
+    captures = []
+
+    def graph_of(function: Callable[[], None], pool: object) -> tuple[SimpleNamespace, None]:
+        captures.append(None)
+        for _ in range(2):  # to warm up
+            function()
+        return SimpleNamespace(replay=function), None
+
+    monkeypatch.setattr("fedntd.algorithms.ensemble.pool_on", lambda device: "a pool")
+    monkeypatch.setattr("fedntd.algorithms.ensemble.graph_of", graph_of)
+    return captures
+
+
+@SHORT_LAST_BATCH
+def test_the_steps_that_a_gpu_captures_once_are_the_same_steps_in_every_round(
+    algorithm: FedAvg, request: pytest.FixtureRequest
+):
+    """A student that is kept, against a new one in each round."""
+    fresh = [merged(algorithm, server={"round": torch.tensor(round)}) for round in (0, 1)]
+    captures = request.getfixturevalue("as_on_a_gpu")
+    kept = two_rounds(algorithm.with_values({"auxiliary": auxiliary()}))
+    for ours, theirs in zip(kept, fresh, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in W_G)
+    sizes = {len(places) for places in auxiliary().batches(1, 8, getattr(algorithm, "steps", 12))}
+    assert len(captures) == len(sizes)
+
+
+@SHORT_LAST_BATCH
+def test_a_copy_of_a_method_captures_its_own_steps(algorithm: FedAvg, as_on_a_gpu: list):
+    algorithm = algorithm.with_values({"auxiliary": auxiliary()})
+    expected = two_rounds(algorithm)
+    captured = len(as_on_a_gpu)
+    for other in (copy.deepcopy(algorithm), pickle.loads(pickle.dumps(algorithm))):
+        as_on_a_gpu.clear()
+        for ours, theirs in zip(two_rounds(other), expected, strict=True):
+            assert all(torch.equal(ours[name], theirs[name]) for name in W_G)
+        assert len(as_on_a_gpu) == captured
+
+
+def test_methods_that_share_their_data_do_not_share_a_student():
+    both = auxiliary()
+    methods = [FedDF(steps=7, lr=0.1, batch_size=8), FedBE(samples=2, epochs=3, lr=0.3, batch_size=8)]
+    for method in [*methods, *methods]:
+        w = method.with_values({"auxiliary": both}).aggregate(W_G, method.init_server(W_G), UP, P, 0.1)[0]
+        assert all(torch.equal(w[name], leaf) for name, leaf in merged(method).items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "algorithm", [FedDF(steps=7, batch_size=32), FedBE(samples=2, epochs=3, lr=0.05, batch_size=32, swa_start=5)]
+)
+def test_a_gpu_learns_what_a_cpu_does(algorithm: FedAvg):
+    """The paper's network in float32, in two rounds: less than a hundredth of what the server learns is another."""
+    set_float32_precision("fp32")
+    on_cpu, on_gpu = (rounds_on(torch.device(device), "fp32", algorithm) for device in ("cpu", "cuda"))
+    assert apart(on_cpu, on_gpu) < 0.01
+
+
+def rounds_on(device: torch.device, precision: str, algorithm: FedAvg) -> list[Tensor]:
+    """What the server has learned in each of two rounds, beyond the clients' mean."""
+    model = Model(build_module(configure("demo"), (3, 32, 32), 10), precision)
+    model.module.to(device)
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.integers(0, 256, (70, 3, 32, 32), dtype=np.uint8))
+    part = Part(pixels, torch.zeros(len(pixels), dtype=torch.int64))
+    unseen = DevicePart(part, (0.5,) * 3, (0.25,) * 3, None, device, model.storage)
+    algorithm, w = algorithm.with_values({"auxiliary": Auxiliary(model, unseen, seed=0)}), model.weights()
+    up = {"delta": tree.map(lambda leaf: torch.from_numpy(rng.normal(0, 0.02, (3, *leaf.shape))).to(leaf), w)}
+    p = torch.full((3,), 1 / 3, device=device)
+    start, server, learned = FedAvg().aggregate(w, {}, up, p, 0.1)[0], algorithm.init_server(w), []
+    for _ in range(2):
+        end, server = algorithm.aggregate(w, server, up, p, 0.1)
+        learned.append(torch.cat([(end[name] - start[name]).flatten() for name in sorted(w)]).cpu())
+    return learned
+
+
+def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference of a round, as a part of what was learned."""
+    return max(((a - b).norm() / a.norm()).item() for a, b in zip(ours, theirs, strict=True))
 
 
 def test_they_can_be_composed():

@@ -1,20 +1,96 @@
 """What a server can learn from an ensemble of models on data that belongs to no client: for FedDF and FedBE."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedntd import tree
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.losses import kl
 from fedntd.data.device import DevicePart
 from fedntd.errors import FedntdError
+from fedntd.graphs import graph_of, pool_on
 from fedntd.models.functional import Model
 from fedntd.rng import generator
 from fedntd.tree import Weights
 
 TOGETHER = 500  # samples that teachers look at in one pass
+
+
+class Rule(NamedTuple):
+    """An optimiser's step, in place: update(weights [n], gradient [n], memory [memories, n], rates)."""
+
+    update: Callable[[Tensor, Tensor, Tensor, Tensor], None]
+    memories: int  # numbers that it remembers of each weight
+
+
+class StepGraph(NamedTuple):
+    """A student's step on a batch of some size, and the tensors that it reads what is new from."""
+
+    graph: torch.cuda.CUDAGraph
+    places: Tensor
+    rates: Tensor
+
+
+class Student:
+    """Weights that learn what a teacher answers to the server's data.
+
+    A GPU takes longer to launch a step, piece by piece, than to take it. So there it is captured as a CUDA graph, once
+    for each size of a batch. A graph knows addresses: what a step reads and changes stays where it is, in all rounds.
+    """
+
+    def __init__(self, model: Model, part: DevicePart, rule: Rule, w: Weights, q: Tensor) -> None:
+        self.model, self.part, self.rule = model, part, rule
+        # one vector, so that a rule is a few launches; by name, since weights from a checkpoint come in another order
+        self.vector = torch.cat([leaf.flatten() for leaf in tree.leaves(w)])
+        self.w = named(self.vector, w)
+        self.memory = self.vector.new_zeros(rule.memories, len(self.vector))
+        self.q = q.clone()
+        self.pool = pool_on(part.device)
+        self.graphs: dict[int, StepGraph] = {}  # by number of samples in a batch
+
+    def begin(self, w: Weights, q: Tensor) -> None:
+        """A round: from `w`, with nothing remembered, towards the teacher's probabilities q [N, C]."""
+        tree.map(Tensor.copy_, self.w, w)
+        self.memory.zero_()
+        self.q.copy_(q)
+
+    def learn(self, places: Tensor, rates: Tensor) -> None:
+        """One step on the samples at these places; `rates` are what the rule wants to know of it."""
+        if self.pool is None:
+            self.step(places, rates)
+            return
+        if len(places) not in self.graphs:
+            self.graphs[len(places)] = self.captured(places.clone(), rates.clone())
+        step = self.graphs[len(places)]
+        step.places.copy_(places)
+        step.rates.copy_(rates)
+        step.graph.replay()
+
+    def captured(self, places: Tensor, rates: Tensor) -> StepGraph:
+        vector, memory = self.vector.clone(), self.memory.clone()
+        graph, _ = graph_of(lambda: self.step(places, rates), self.pool)
+        self.vector.copy_(vector)  # warming up took steps
+        self.memory.copy_(memory)
+        return StepGraph(graph, places, rates)
+
+    def step(self, places: Tensor, rates: Tensor) -> None:
+        """By the gradient of the mean of KL(q || student)."""
+
+        def loss(w: Weights) -> Tensor:
+            logits = self.model.frozen(w, self.part.plain(places)).logits
+            return kl(self.q[places], logits.log_softmax(-1)).mean()
+
+        gradient, _ = tree.grad_and_value(loss, self.w)
+        self.rule.update(self.vector, torch.cat([g.flatten() for g in gradient.values()]), self.memory, rates)
+
+    def weights(self) -> Weights:
+        """As they are now; a copy, since they go on changing."""
+        return tree.map(torch.clone, self.w)
 
 
 @dataclass(frozen=True)
@@ -24,6 +100,11 @@ class Auxiliary:
     model: Model
     part: DevicePart
     seed: int
+    students: dict[Rule, Student] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has students of its own: CUDA graphs can be neither copied nor pickled."""
+        return {**vars(self), "students": {}}
 
     def logits(self, w: Weights) -> Tensor:
         """Of the whole data, [N, C]."""
@@ -31,13 +112,20 @@ class Auxiliary:
             places = torch.arange(len(self.part), device=self.part.device).split(TOGETHER)
             return torch.cat([self.model.frozen(w, self.part.plain(some)).logits for some in places])
 
-    def batches(self, round: int, size: int, steps: int) -> Iterator[Tensor]:
+    def batches(self, round: int, size: int, steps: int) -> list[Tensor]:
         """The places of `steps` batches' samples: one pass over the data after the other, each in a new order."""
-        rng, made = generator(self.seed, "auxiliary", round), 0
-        while made < steps:
-            for places in torch.from_numpy(rng.permutation(len(self.part))).split(size)[: steps - made]:
-                yield places.to(self.part.device)
-                made += 1
+        rng, in_a_pass = generator(self.seed, "auxiliary", round), -(-len(self.part) // size)
+        orders = [rng.permutation(len(self.part)) for _ in range(-(-steps // in_a_pass))]
+        # sent all at once, since a copy from the host waits for what was launched before it
+        passes = torch.from_numpy(np.stack(orders)).to(self.part.device)
+        return [places for order in passes for places in order.split(size)][:steps]
+
+    def student(self, rule: Rule, w: Weights, q: Tensor) -> Student:
+        """At the beginning of a round. It is the same one in all rounds, since capturing its step takes a while."""
+        if rule not in self.students:
+            self.students[rule] = Student(self.model, self.part, rule, w, q)
+        self.students[rule].begin(w, q)
+        return self.students[rule]
 
 
 def at_hand(algorithm: FedAvg) -> Auxiliary:
@@ -47,15 +135,8 @@ def at_hand(algorithm: FedAvg) -> Auxiliary:
     return algorithm.auxiliary
 
 
-def student_of(w: Weights) -> Weights:
-    """A copy of `w` that an optimiser of PyTorch can train."""
-    return {name: leaf.detach().clone().requires_grad_() for name, leaf in w.items()}
-
-
-def learn(auxiliary: Auxiliary, student: Weights, q: Tensor, places: Tensor, optimiser: torch.optim.Optimizer) -> None:
-    """One step of the student towards the teacher's probabilities q [N, C], by the mean of KL(q || student)."""
-    optimiser.zero_grad()
-    with torch.enable_grad():
-        logits = auxiliary.model.frozen(student, auxiliary.part.plain(places)).logits
-        kl(q[places], logits.log_softmax(-1)).mean().backward()
-    optimiser.step()
+def named(vector: Tensor, like: Weights) -> Weights:
+    """A vector of all weights as weights, in the order of their names: views of it."""
+    names = sorted(like)
+    pieces = vector.split([like[name].numel() for name in names])
+    return {name: piece.view_as(like[name]) for name, piece in zip(names, pieces, strict=True)}

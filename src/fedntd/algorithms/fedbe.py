@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedntd import tree
-from fedntd.algorithms.ensemble import at_hand, learn, student_of
+from fedntd.algorithms.ensemble import Rule, at_hand, named
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.errors import require
 from fedntd.rng import generator
@@ -51,21 +52,28 @@ class FedBE(FedAvg):
         models = [w, *(tree.add(w_g, delta) for delta in deltas), *self.draw(w, up["delta"], p, auxiliary.seed, round)]
         q = torch.stack([auxiliary.logits(model).softmax(-1) for model in models]).mean(0)
         q = (q.log() / self.sharpen).softmax(-1)
-        student, seen = student_of(w), []
-        sgd = torch.optim.SGD(student.values(), lr=self.lr, momentum=0.9, weight_decay=1e-5)
+        student, lr, seen = auxiliary.student(SGD, w, q), q.new_tensor([self.lr]), []
         for step, places in enumerate(auxiliary.batches(int(round), self.batch_size, steps), 1):
-            learn(auxiliary, student, q, places, sgd)
+            student.learn(places, lr)
             if step > self.swa_start and (step - self.swa_start) % self.swa_every == 0:
-                seen.append(tree.map(lambda leaf: leaf.detach().clone(), student))
-        return tree.map(lambda *same: torch.stack(same).mean(0).detach(), *(seen or [student])), {"round": round}
+                seen.append(student.weights())
+        return tree.map(lambda *same: torch.stack(same).mean(0), *(seen or [student.weights()])), {"round": round}
 
     def draw(self, w: Weights, deltas: Tree, p: Tensor, seed: int, round: Tensor) -> list[Weights]:
         """`samples` models from N(w, diag(sum_k p_k (w_k - w)^2))."""
         mean = tree.weighted_mean(deltas, p)
         deviation = tree.map(Tensor.sqrt, tree.weighted_mean(tree.map(lambda d, m: (d - m) ** 2, deltas, mean), p))
-        rng = generator(seed, "fedbe", int(round))
+        rng, numbers = generator(seed, "fedbe", int(round)), sum(leaf.numel() for leaf in w.values())
+        # all at once, and in 32 bits whatever the weights have: drawing and sending them takes time
+        drawn = torch.from_numpy(rng.standard_normal((self.samples, numbers), dtype=np.float32)).to(tree.leaves(w)[0])
+        return [tree.map(lambda m, s, e: m + s * e, w, deviation, named(noise, w)) for noise in drawn]
 
-        def drawn(name: str) -> Tensor:
-            return w[name] + deviation[name] * torch.from_numpy(rng.standard_normal(w[name].shape)).to(w[name])
 
-        return [{name: drawn(name) for name in sorted(w)} for _ in range(self.samples)]
+def sgd(w: Tensor, gradient: Tensor, memory: Tensor, rates: Tensor) -> None:
+    """A step of torch.optim.SGD with momentum 0.9 and weight decay 1e-5."""
+    (velocity,) = memory
+    velocity.mul_(0.9).add_(gradient.add(w, alpha=1e-5))
+    w.sub_(rates * velocity)
+
+
+SGD = Rule(sgd, memories=1)

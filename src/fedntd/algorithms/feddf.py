@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedntd import tree
-from fedntd.algorithms.ensemble import at_hand, learn, student_of
+from fedntd.algorithms.ensemble import Rule, at_hand
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.errors import require
 from fedntd.tree import Tree, Weights
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,28 @@ class FedDF(FedAvg):
             return w, {"round": round}
         deltas = [tree.map(lambda leaf, k=k: leaf[k], up["delta"]) for k in range(len(p))]
         q = torch.stack([auxiliary.logits(tree.add(w_g, delta)) for delta in deltas]).mean(0).softmax(-1)
-        student = student_of(w)
-        adam = torch.optim.Adam(student.values(), lr=self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, self.steps)
-        for places in auxiliary.batches(int(round), self.batch_size, self.steps):
-            learn(auxiliary, student, q, places, adam)
-            schedule.step()
-        return tree.map(Tensor.detach, student), {"round": round}
+        student = auxiliary.student(ADAM, w, q)
+        batches = auxiliary.batches(int(round), self.batch_size, self.steps)
+        for places, rates in zip(batches, self.rates().to(q), strict=True):
+            student.learn(places, rates)
+        return student.weights(), {"round": round}
+
+    def rates(self) -> Tensor:
+        """What Adam needs to know of each step: its learning rate over the bias of the gradients' mean, and the root of
+        the bias of their squares' mean: [step, 2].
+
+        In float64, since in less the bias of the first steps, 1 - 0.999, would lose half of its digits."""
+        t = np.arange(1, self.steps + 1)
+        lr = self.lr * (1 + np.cos(np.pi * (t - 1) / self.steps)) / 2
+        return torch.from_numpy(np.stack([lr / (1 - BETA1**t), np.sqrt(1 - BETA2**t)], 1))
+
+
+def adam(w: Tensor, gradient: Tensor, memory: Tensor, rates: Tensor) -> None:
+    """A step of torch.optim.Adam."""
+    (mean, square), (lr, root_of_bias) = memory, rates
+    mean.lerp_(gradient, 1 - BETA1)
+    square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+    w.sub_(lr * mean / (square.sqrt() / root_of_bias + EPSILON))
+
+
+ADAM = Rule(adam, memories=2)

@@ -1,0 +1,28 @@
+"""CUDA graphs: what a GPU does again and again, launched as one piece."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def pool_on(device: torch.device) -> Any:
+    """Memory for graphs; None where there are none. Graphs that are replayed one after the other, and of which nothing
+    is needed once the next is replayed, can share it."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+
+def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
+    warm_up = torch.cuda.Stream()
+    warm_up.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm_up):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(warm_up)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = function()
+    return graph, result
