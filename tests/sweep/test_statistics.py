@@ -168,7 +168,7 @@ class TestLeaderboard:
             "| fedntd | **60.00 ± 1.41** | 30.00 ± 1.41 | 1.5 |\n"
             "| fedavg | 50.00 ± 1.41 | **40.00 ± 1.41** | 2.0 |\n"
             "| moon | 55.00 ± 1.41 | 20.00 ± 1.41 | 2.5 |\n"
-            "| fedprox | failed | – | 4.0 |\n"
+            "| fedprox | failed | – | – |\n"
         )
 
     def test_columns_are_where_methods_are_run(self, tmp_path: Path):
@@ -179,16 +179,26 @@ class TestLeaderboard:
             for name, more in of.items()
             for s in (2, 5)
         ]
-        assert leaderboard(runs).splitlines()[0] == "| method | s=2 | s=5 | mean place |"
+        head, _, *rows = leaderboard(runs).splitlines()
+        assert head == "| method | s=2 | s=5 | mean place |"
+        assert [row.split(" | ")[0] for row in rows] == ["| fedavg", "| fedcurv", "| fedbe"]
 
-    def test_only_seeds_that_all_have_are_compared(self, tmp_path: Path):
-        """The second partition is hard, and only one method was run on it; the last round alone does not count."""
+    def test_a_method_that_lacks_a_seed_has_no_place(self, tmp_path: Path):
+        """The second partition is hard: the best of all on the first alone is neither bold nor first. The last round
+        alone does not count, nor does a seed count twice."""
         runs = [
             made(tmp_path / "a0", [0.4, 0.6], algorithm="fedavg", seed=0),
+            made(tmp_path / "again", [0.9, 0.9], algorithm="fedavg", seed=0),
             made(tmp_path / "a1", [0.1, 0.1], algorithm="fedavg", seed=1),
-            made(tmp_path / "n0", [0.3, 0.5], algorithm="fedntd", seed=0),
+            made(tmp_path / "n0", [0.5, 0.7], algorithm="fedntd", seed=0),
+            made(tmp_path / "p0", [0.4, 0.4], algorithm="fedprox", seed=0),
+            made(tmp_path / "p1", [0.4, 0.4], "failed", algorithm="fedprox", seed=1),
         ]
-        assert leaderboard(runs).splitlines()[2:] == ["| fedavg | **50.00** | 1.0 |", "| fedntd | 40.00 | 2.0 |"]
+        assert leaderboard(runs).splitlines()[2:] == [
+            "| fedprox | **40.00** (1 of 2) | 1.0 |",
+            "| fedavg | 30.00 ± 28.28 | 2.0 |",
+            "| fedntd | 60.00 (1 of 2) | – |",
+        ]
 
     def test_one_method_with_two_settings_is_two(self, tmp_path: Path):
         runs = [made(tmp_path / str(mu), [0.5 + mu / 10], algorithm="fedprox", algorithm__mu=mu) for mu in (1.0, 2.0)]

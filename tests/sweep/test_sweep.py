@@ -117,6 +117,7 @@ partition = { name = "sharding", s = 500 }
     assert read_run(folder / "sharding,s=500,seed=0").reason.startswith("partition.s = 500: the smallest class")
     assert "2 of 8 runs finished, 6 failed" in out
     assert "failed: Buggy,seed=0, Buggy,seed=1: ZeroDivisionError: a bug of the method" in out
+    assert "a group of 2 runs broke off: ZeroDivisionError: a bug of the method; its halves are tried" in err
     assert re.search(r"\[ ?\d/8\] lr=0.1,seed=0 +finished  accuracy \d+\.\d\d %  F -?\d\.\d{3}", err)
 
     # again: what is finished stays as it is, what failed is tried again; the summary tells both

@@ -17,49 +17,53 @@ def leaderboard(runs: Sequence[Run]) -> str:
     """Accuracies in Markdown: one row a method, one column for each of the other settings that runs differ in.
 
     They are means of the last ten rounds, since where clients are unlike, one round can be twenty points from the next.
-    In a column, methods are compared on the seeds that all of them have: a seed is a partition, and some are harder.
+    A method has a place if it was run in all columns with all seeds: a seed is a partition, and some are harder. Others
+    come below.
     """
-    finished = [run for run in runs if run.status == "finished"]
-    require(bool(finished), "there is no finished run to make a leaderboard of")
-    columns: dict[str, dict[str, dict[int, Run]]] = {}  # by method and seed
+    require(any(run.status == "finished" for run in runs), "there is no finished run to make a leaderboard of")
+    seeds = {run.config.seed for run in runs}
+    scores: dict[str, dict[str, Group]] = {}
+    columns: list[str] = []
     for run, (method, where) in zip(runs, methods_and_rest(runs), strict=True):
         # a column says nothing of methods, whose settings may have the same name as a partition's
-        column = columns.setdefault(where.replace("partition.", "") or thing(run.config.data.name), {})
+        column = where.replace("partition.", "") or thing(run.config.data.name)
+        if column not in columns:
+            columns.append(column)
         if run.status in ("finished", "failed"):
-            column.setdefault(method, {}).setdefault(run.config.seed, run)
-    scores: dict[str, dict[str, Group]] = {}
-    for column, methods in columns.items():
-        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in methods.values())))
-        for method, by_seed in methods.items():
-            scores.setdefault(method, {})[column] = Group(method, [by_seed[seed] for seed in seeds])
+            group = scores.setdefault(method, {}).setdefault(column, Group(method, []))
+            if run.config.seed not in seeds_of(group):
+                group.runs.append(run)
 
-    def mean(method: str, column: str) -> float | None:
+    def mean(method: str, column: str) -> float:
+        """-1 where there is none, to be below all others."""
         one = scores[method].get(column)
-        return one.mean(MEASURE) if one and one.finished else None
+        return (one.mean(MEASURE) if one else None) or -1.0
 
-    def rank(method: str) -> float:
-        """Mean place over the columns; where a method has no result, it is last."""
-        places = []
-        for column in columns:
-            ranked = sorted((mean(other, column) or -1.0 for other in scores), reverse=True)
-            places.append(1 + ranked.index(mean(method, column) or -1.0))
-        return float(np.mean(places))
+    whole = [m for m in scores if all(c in scores[m] and seeds_of(scores[m][c]) == seeds for c in columns)]
+    best = {column: max((mean(method, column) for method in whole), default=None) for column in columns}
+
+    def place(method: str) -> float:
+        """The mean over the columns."""
+        return float(np.mean([1 + sum(mean(other, c) > mean(method, c) for other in whole) for c in columns]))
 
     def cell(method: str, column: str) -> str:
         one = scores[method].get(column)
-        value = mean(method, column)
-        if one is None or value is None:
-            return "failed" if one and one.failed else "–"
-        std = one.std(MEASURE)
+        if one is None or not one.finished:
+            return "failed" if one else "–"
+        value, std = mean(method, column), one.std(MEASURE)
         text = f"{100 * value:.2f}" + (f" ± {100 * std:.2f}" if std is not None else "")
-        best = max(found for other in scores if (found := mean(other, column)) is not None)
-        lost = f" ({one.count})" if one.failed else ""
-        return (f"**{text}**" if value == best else text) + lost
+        lacking = f" ({len(one.finished)} of {len(seeds)})" if len(one.finished) < len(seeds) else ""
+        return (f"**{text}**" if value == best[column] else text) + lacking
 
     lines = ["| method | " + " | ".join(columns) + " | mean place |", "|---" * (len(columns) + 2) + "|"]
-    for method in sorted(scores, key=rank):
-        lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {rank(method):.1f} |")
+    for method in sorted(scores, key=lambda method: (method not in whole, place(method))):
+        last = f"{place(method):.1f}" if method in whole else "–"
+        lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {last} |")
     return "\n".join(lines) + "\n"
+
+
+def seeds_of(group: Group) -> set[int]:
+    return {run.config.seed for run in group.runs}
 
 
 def written_between(text: str, mark: str, new: str) -> str:
@@ -85,8 +89,7 @@ def made_of(runs: Sequence[Run]) -> str:
     return (
         f"{len(finished)} of {len(runs)} runs finished, {seeds} seed{'s' if seeds > 1 else ''}, {when}, {devices}, "
         f"torch {versions}. Test accuracy in percent, the mean of the last ten rounds, ± standard deviation over "
-        "seeds; the best of each column is bold. Only seeds that all methods of a column have are counted; a figure "
-        "without ± is of one."
+        "seeds. A method has a place if it was run everywhere with every seed; the best of those is bold."
     )
 
 

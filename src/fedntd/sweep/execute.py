@@ -64,8 +64,8 @@ def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event
     """Train a group until each of its runs has finished or failed.
 
     What breaks a whole group (a process killed, a mistake in a method) may be the doing of one of its runs, or of their
-    number. So its halves are tried next, down to single runs, which go on from their checkpoints. A single run whose
-    process dies gets a second chance.
+    number. So it is said, and its halves are tried next, down to single runs, which go on from their checkpoints. A
+    single run whose process dies gets a second chance.
     """
     failed = set()
     try:
@@ -77,6 +77,8 @@ def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event
         left = [job for job in group if job.name not in failed and status(job.folder) != "finished"]
         middle = -(-len(left) // 2)
         if len(left) > 1:
+            told = f"a group of {len(left)} runs broke off: {reason_of(error)}; its halves are tried"
+            print(told, file=sys.stderr, flush=True)
             yield from until_settled(train, left[:middle], tries)
             yield from until_settled(train, left[middle:], tries)
         elif left and isinstance(error, Died) and tries > 1:
