@@ -146,6 +146,14 @@ def test_a_users_batchnorm_loses_its_running_statistics_and_keeps_its_scale():
     torch.testing.assert_close(replaced(x), wanted)
 
 
+def test_a_frozen_batchnorm_stays_frozen_and_a_shared_one_shared():
+    frozen, shared = nn.BatchNorm1d(4).requires_grad_(False), nn.BatchNorm1d(4)
+    module = nn.Sequential(frozen, shared, nn.Sequential(shared), nn.Linear(4, 2))
+    model = Model(module)
+    assert set(model.weights()) == {"1.weight", "1.bias", "3.weight", "3.bias"}
+    assert not any(isinstance(m, nn.BatchNorm1d) for m in model.module.modules())
+
+
 def test_dropout_is_off_in_a_frozen_pass():
     model = Model(nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 2)))
     batch = Batch(torch.ones(3, 50), torch.zeros(3, dtype=torch.int64))
@@ -162,6 +170,8 @@ def test_dropout_is_off_in_a_frozen_pass():
         (nn.MultiheadAttention(4, 2, dropout=0.5), True),
         (nn.MultiheadAttention(4, 2), False),
         (nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Dropout2d())), True),
+        (nn.TransformerEncoderLayer(4, 2), True),
+        (nn.TransformerEncoderLayer(4, 2, dropout=0.0), False),
     ],
 )
 def test_dropout_is_found_wherever_it_is(module: nn.Module, expected: bool):

@@ -159,17 +159,20 @@ def has_dropout(module: nn.Module) -> bool:
     """Whether the module itself, not one in it, leaves something out by chance."""
     if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
         return module.dropout > 0
-    return isinstance(module, _DropoutNd)
+    return isinstance(module, _DropoutNd) and module.p > 0
 
 
 def use_batch_statistics(module: nn.Module) -> nn.Module:
-    """Replace every BatchNorm by one without running statistics, keeping its scale and shift."""
-    if isinstance(module, _BatchNorm):
-        norm = BatchStatNorm(module.num_features, module.eps, module.affine)
-        if module.affine:
-            norm.weight.data.copy_(module.weight.data)
-            norm.bias.data.copy_(module.bias.data)
-        return norm
-    for name, child in module.named_children():
-        setattr(module, name, use_batch_statistics(child))
-    return module
+    """Replace every BatchNorm by one without running statistics, keeping its scale and shift: the very parameters, so
+    that frozen ones stay frozen. One that is used in several places stays one."""
+    replaced = {}
+    for old in module.modules():
+        if isinstance(old, _BatchNorm):
+            replaced[old] = norm = BatchStatNorm(old.num_features, old.eps, old.affine)
+            if old.affine:
+                norm.weight, norm.bias = old.weight, old.bias
+    for parent in list(module.modules()):
+        for name, child in parent._modules.items():  # named_children() would leave out the second name of a child
+            if isinstance(child, _BatchNorm):
+                parent._modules[name] = replaced[child]
+    return replaced[module] if isinstance(module, _BatchNorm) else module
