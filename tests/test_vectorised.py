@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, steps, 
 from fedntd.config import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import from_tensors
+from fedntd.engines import Sequential
 from fedntd.record import Record
 from fedntd.steps import Buffers, Compiler, Step
 from fedntd.together import federate, federate_together
@@ -234,10 +236,39 @@ def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu
     assert_equal_weights(run, loop)
 
 
-def test_dropout_is_refused(blobs: Dataset, make_config: MakeConfig):
-    net = nn.Sequential(nn.Linear(2, 3), nn.Dropout())
-    with pytest.raises(FedntdError, match="cannot train a network with dropout"):
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x[..., None])[0][:, -1])
+
+
+class Branching(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input if input.sum() > 0 else -input)
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [
+        (nn.Sequential(nn.Linear(2, 3), nn.Dropout()), "it has dropout"),
+        (Recurrent(), "not implemented for aten::gru"),
+        (Branching(2, 3), "data-dependent control flow"),
+    ],
+)
+def test_networks_that_cannot_be_vectorised(
+    net: nn.Module, reason: str, blobs: Dataset, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    """Asked for, the engine says why it cannot; where it would be the default, the loop trains them."""
+    with pytest.raises(FedntdError, match=f"engine = 'vectorised' cannot train this network: .*{reason}"):
         Federation(make_config(engine="vectorised"), blobs, net)
+    assert isinstance(Federation(make_config(), blobs, net).engine, Sequential)
+    run = Federation(make_config(engine="sequential"), blobs, net)
+    run.config, run.device = replace(run.config, engine="auto"), SimpleNamespace(type="cuda")  # type: ignore[assignment]
+    monkeypatch.setattr(run, "on_device", lambda _: run.engine.train_part)
+    assert isinstance(run.make_engine(run.engine.model), Sequential)
 
 
 def test_the_cohort_is_trained_from_copies(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

@@ -108,13 +108,17 @@ class Federation:
         order = torch.from_numpy(generator(0, "test order").permutation(len(dataset.test.y)))
         test = Part(dataset.test.x[order], dataset.test.y[order])
         train_part, test_part = self.on_device(dataset.train), self.on_device(test)
-        function.check(test_part.plain(slice(0, 2)), len(dataset.classes))
+        samples = test_part.plain(slice(0, 2))
+        function.check(samples, len(dataset.classes))
         parts = (self.algorithm, function, config.optimiser, train_part, test_part, len(dataset.classes))
-        vectorised = config.engine == "vectorised" or (
-            config.engine == "auto" and device.type == "cuda" and not function.has_dropout
-        )
-        if vectorised:
-            return Vectorised(*parts, config.together, self.several_runs)
+        if config.engine == "vectorised" or (config.engine == "auto" and device.type == "cuda"):
+            obstacle = function.obstacle(samples)
+            if not obstacle:
+                return Vectorised(*parts, config.together, self.several_runs)
+            require(
+                config.engine == "auto",
+                f"engine = 'vectorised' cannot train this network: {obstacle}; use engine = 'sequential'",
+            )
         return Sequential(*parts, config.workers)
 
     def on_device(self, part: Part) -> DevicePart:

@@ -58,11 +58,6 @@ class Vectorised:
     several_runs: bool = False
 
     def __post_init__(self) -> None:
-        require(
-            not self.model.has_dropout,
-            "engine = 'vectorised' cannot train a network with dropout, whose draws the loop could not repeat; "
-            "use engine = 'sequential'",
-        )
         self.on_gpu = self.train_part.device.type == "cuda"
         self.axes = OF_SEVERAL if self.several_runs else OF_ONE_RUN
         self.tested_together = 0  # models; 0: all of them

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -153,6 +153,21 @@ class Model:
             f"the model gives outputs of shape {list(logits.shape)} for {len(batch.x)} samples of {classes} classes; "
             f"it must give [samples, classes]",
         )
+
+    def obstacle(self, batch: Batch) -> str:
+        """What keeps several such networks from being run in one step; nothing if they can be."""
+        if self.has_dropout:
+            return "it has dropout, whose draws the loop could not repeat"
+
+        def one(w: Weights, x: Tensor, y: Tensor) -> Tensor:
+            return self(w, Batch(x, y, torch.ones_like(y, dtype=torch.bool))).logits
+
+        try:
+            with torch.no_grad():
+                vmap(one)({name: leaf[None] for name, leaf in self.weights().items()}, batch.x[None], batch.y[None])
+        except RuntimeError as error:  # an operation without a rule for it (recurrent layers), a branch on values
+            return str(error).splitlines()[0].split(". ")[0]
+        return ""
 
 
 def has_dropout(module: nn.Module) -> bool:
