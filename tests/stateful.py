@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedntd import FedAvg, Upload, tree
 
@@ -14,6 +15,33 @@ class Little(nn.Sequential):
         super().__init__(
             nn.Conv2d(shape[0], 8, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1568, classes)
         )
+
+
+class RandomFeatures(nn.Module):
+    """What is trained sees the points through a frozen layer and a buffer, which each seed draws anew."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.frozen, self.head = nn.Linear(shape[0], 6).requires_grad_(False), nn.Linear(6, classes)
+        self.shift = nn.Buffer(torch.randn(6), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.frozen(x) + self.shift))
+
+
+@dataclass(frozen=True)
+class ByRatio(FedAvg):
+    """Clients learn as much slower as there are fewer of them in a round."""
+
+    def loss(self, model, w, batch, ctx):
+        return self.ratio * super().loss(model, w, batch, ctx)
+
+
+@dataclass(frozen=True)
+class Mixing(FedAvg):
+    """With a setting whose name the federation uses for something else."""
+
+    ratio: float = 0.1  # pyright: ignore
 
 
 @dataclass(frozen=True)

@@ -211,3 +211,8 @@ def test_what_was_not_released_has_no_such_variant():
     assert released_values("fedlc") == {}
     with pytest.raises(FedntdError, match=r"algorithm\.name = 'fedlc-released' is not known"):
         configure("demo", ["algorithm.name=fedlc-released"])
+
+
+def test_a_setting_whose_name_the_federation_uses_is_refused():
+    with pytest.raises(FedntdError, match="algorithm 'stateful:Mixing' has a setting 'ratio', by which name"):
+        from_table({"algorithm": {"name": "stateful:Mixing"}})

@@ -72,6 +72,26 @@ def test_runs_of_one_shape_are_as_they_are_alone(
             torch.testing.assert_close(w[key], leaf, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": {"name": "stateful:RandomFeatures"}},
+        {"model": {"name": "conftest:TinyNet"}, "algorithm": {"name": "stateful:ByRatio"}},
+    ],
+)
+def test_what_a_run_has_of_its_own_besides_its_weights(settings: dict, blobs: Dataset, make_config: MakeConfig):
+    """Frozen layers and buffers that its seed drew; the ratio, which its method knows."""
+    seeds, ratios = (0, 1, 2), (0.5, 1.0, 0.5)
+    configs = [
+        make_config(engine="vectorised", seed=seed, federation={"ratio": ratio}, **settings)
+        for seed, ratio in zip(seeds, ratios, strict=True)
+    ]
+    together = list(federate_together(configs, dataset=blobs))
+    for i, config in enumerate(configs):
+        losses = [outcome.loss for j, outcome in together if j == i and isinstance(outcome, Record)]
+        assert losses == pytest.approx([record.loss for record in federate(config, blobs)], abs=1e-12)
+
+
 def test_what_makes_another_shape(make_config: MakeConfig):
     base = make_config()
     for settings in ({"algorithm": {"name": "fedavg"}}, {"federation": {"batch_size": 9}}, {"precision": "fp32"}):

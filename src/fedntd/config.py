@@ -177,6 +177,12 @@ def make_method(section: str, choice: Choice) -> FedAvg:
         isinstance(made, FedAvg),
         f"{section}.name = '{choice.name}' gives a {type(made).__name__}, not a method: a class derived from FedAvg",
     )
+    for taken in ("ratio", "auxiliary"):
+        require(
+            taken not in choice.options,
+            f"{section} '{choice.name}' has a setting '{taken}', by which name the federation tells a method something "
+            f"else; give it another name",
+        )
     return made
 
 

@@ -51,7 +51,8 @@ class Federation:
 
     `dataset`, `model` and `auxiliary` stand in for what the config names, for those who have them at hand in Python; of
     an auxiliary dataset the training samples are used, without their labels. `beside` is another run: its data need not
-    be loaded again; with `several_runs` its engine is shared, for `play_together`.
+    be loaded again; with `several_runs` its engine is shared, for `play_together`, unless the networks differ in more
+    than their weights.
     """
 
     def __init__(
@@ -90,7 +91,8 @@ class Federation:
             )
             server_side = Auxiliary(function, self.unseen, config.seed)
             self.algorithm = self.algorithm.with_values({"auxiliary": server_side})
-        self.engine = beside.engine if beside and beside.several_runs else self.make_engine(function)
+        share = beside and beside.several_runs and function.same_but_for_weights(beside.engine.model)
+        self.engine = beside.engine if beside and share else self.make_engine(function)
 
         self.initial_w = w = function.weights()
         self.state = State(w, self.algorithm.init_server(w))

@@ -155,13 +155,10 @@ def train(
         pace = Pace(min((config.checkpoint_seconds for config in configs.values()), default=0))
         try:
             while going := [member for member in going if not member.run.finished]:
-                played = play_together([member.run for member in going])
+                played = [one for sharing in by_engine(going) for one in play_round(sharing)]
                 # all are written down before anybody outside can interrupt
                 with pace.writing() as save:
-                    outcomes = [
-                        (m, write_down(m, outcome, save, keep_clients))
-                        for m, outcome in zip(going, played, strict=True)
-                    ]
+                    outcomes = [(m, write_down(m, outcome, save, keep_clients)) for m, outcome in played]
                 going = [m for m, outcome in outcomes if isinstance(outcome, Record)]
                 for member, outcome in outcomes:
                     yield member.index, outcome
@@ -169,6 +166,18 @@ def train(
             for member in going:
                 if member.folder:
                     member.folder.save(member.run.state)
+
+
+def by_engine(members: list[Member]) -> list[list[Member]]:
+    """Those that share one are trained in one step."""
+    sharing: dict[int, list[Member]] = {}
+    for member in members:
+        sharing.setdefault(id(member.run.engine), []).append(member)
+    return list(sharing.values())
+
+
+def play_round(members: list[Member]) -> list[tuple[Member, Record | Diverged]]:
+    return list(zip(members, play_together([member.run for member in members]), strict=True))
 
 
 def start(member: Member) -> None:
@@ -224,6 +233,7 @@ def write_down(member: Member, outcome: Record | Diverged, save: bool, keep_clie
 
 def set_varying(runs: list[Federation]) -> None:
     """Tell the runs in which hyper-parameters they differ."""
-    options = [run.config.algorithm.options for run in runs]
+    # methods know the ratio as well
+    options = [{**run.config.algorithm.options, "ratio": run.config.federation.ratio} for run in runs]
     for run, mine in zip(runs, options, strict=True):
         run.varying = {key: value for key, value in mine.items() if any(other[key] != value for other in options)}

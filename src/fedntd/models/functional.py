@@ -93,11 +93,17 @@ class Model:
         self.compute = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
         self.storage = torch.float64 if precision == "fp64" else torch.float32
         self.module.to(self.storage)
-        # what is not trained is nowhere else than here, and has to be of the kind that it is computed with
-        fixed = [*self.module.buffers(), *(p for p in self.module.parameters() if not p.requires_grad)]
-        for tensor in fixed:
+        for tensor in self.fixed():  # has to be of the kind that it is computed with
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(self.compute)
+
+    def fixed(self) -> list[Tensor]:
+        """What is not trained: it is nowhere else than here."""
+        return [*self.module.buffers(), *(p for p in self.module.parameters() if not p.requires_grad)]
+
+    def same_but_for_weights(self, other: "Model") -> bool:
+        """Not where each seed draws other buffers or frozen layers."""
+        return all(map(torch.equal, self.fixed(), other.fixed()))
 
     def weights(self) -> Weights:
         """A copy of the module's own weights, to start from; those that want no gradient stay as they are."""
