@@ -14,8 +14,7 @@ def device_name(config: Config) -> str:
 
 def choose_device(config: Config) -> torch.device:
     try:
-        device = torch.device(device_name(config))
-        torch.empty(0, device=device)
+        device = torch.empty(0, device=device_name(config)).device  # with its number
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise FedntdError(
@@ -25,7 +24,14 @@ def choose_device(config: Config) -> torch.device:
         config.precision != "tf32" or device.type == "cuda",
         "precision = 'tf32' needs a CUDA device; on a CPU use 'fp32' or 'bf16'",
     )
+    make_current(device)
     return device
+
+
+def make_current(device: torch.device) -> None:
+    """Triton launches kernels on the current device, and graphs are captured there, wherever their tensors are."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def choose_precision(config: Config, device: torch.device) -> str:

@@ -19,7 +19,7 @@ from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts
-from fedntd.devices import choose_device, choose_precision, home_of, set_float32_precision
+from fedntd.devices import choose_device, choose_precision, home_of, make_current, set_float32_precision
 from fedntd.engines import Sequential, Task, Trained, seeded
 from fedntd.errors import FedntdError, require
 from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
@@ -248,6 +248,7 @@ def play_together(runs: Sequence[Federation]) -> list[Record | Diverged]:
     """The next round of runs that share an engine, all their clients trained at once; `seconds` are a run's share."""
     started = time.perf_counter()
     leader, engine = runs[0], runs[0].engine
+    make_current(leader.device)
     new = [run for run in runs if run.before is None]
     for run, counts in zip(new, engine.test([run.state.w for run in new]) if new else [], strict=True):
         run.before = counts.class_accuracy
