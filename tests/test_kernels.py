@@ -167,6 +167,21 @@ def test_runs_of_a_patch_are_where_the_kernels_expect_them(channels: int, size: 
     assert run >= (2 if window else 1) * math.gcd(channels, 8)
 
 
+@needs_triton
+def test_what_triton_cannot_count_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch):
+    """A grid's second axis has at most 65,535 programs; within a group, kernels count in 32 bits."""
+    monkeypatch.setattr(kernels, "INTERPRETED", True)
+
+    def fast(*shapes: tuple[int, ...]) -> bool:
+        return kernels.is_fast(*(torch.empty(shape, device="meta") for shape in shapes))
+
+    assert fast((2**16 - 1, 8))
+    assert fast((2, 2**31 - 1), (2, 8))
+    assert not fast((2**16, 8))  # the samples of many clients, each a group of its own
+    assert not fast((2, 2**31))
+    assert not fast((2, 8), (2, 2500, 164, 164, 32))  # images of 320 x 320 in the test
+
+
 def test_what_is_shared_by_the_groups_is_not_copied():
     x, w, b = torch.randn(3, 2, 4, 8, 8), torch.randn(5, 4, 3, 3), torch.randn(5)
     together = vmap(kernels.conv, in_dims=(0, None, None))(x, w, b)

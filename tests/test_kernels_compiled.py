@@ -94,7 +94,7 @@ def test_every_launch_fits_into_shared_memory(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # it warns if it is not told
     ours = kernels.triton_kernels()
-    monkeypatch.setattr(kernels, "is_fast", lambda x: True)
+    monkeypatch.setattr(kernels, "is_fast", lambda *_: True)
     monkeypatch.setattr(ours, "dot_precision", lambda x: precision)
     monkeypatch.setattr(ours, "chip_of", lambda device: ours.Chip(processors, shared))
     recorders = Recorder(ours.forward_kernel), Recorder(ours.weight_gradient_kernel)

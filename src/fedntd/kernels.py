@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WINDOW_CHANNELS = 16  # with fewer, a pooled convolution reads whole windows; 0: none does
+MOST_GROUPS, MOST_NUMBERS = 2**16 - 1, 2**31 - 1  # for Triton; all groups, and in each of them
 NOWHERE = 4  # in place of which of a window's four was the largest: none was above zero
 
 
@@ -133,10 +134,12 @@ LIBRARY.define(
 LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, int size) -> Tensor")
 
 
-def is_fast(x: Tensor) -> bool:
-    """Whether Triton can do it."""
+def is_fast(x: Tensor, *others: Tensor) -> bool:
+    """Whether Triton can do it: also whether these tensors [group, ...] are not too large for its kernels, which count
+    the numbers within a group in 32 bits, and the groups along an axis of their grid."""
     able = INTERPRETED or can_multiply_bfloat16(x.device)
-    return able and x.dtype in (torch.float32, torch.bfloat16) and triton_kernels() is not None
+    fits = len(x) <= MOST_GROUPS and all(t.numel() <= len(t) * MOST_NUMBERS for t in (x, *others))
+    return able and fits and x.dtype in (torch.float32, torch.bfloat16) and triton_kernels() is not None
 
 
 @cache
@@ -195,7 +198,7 @@ def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size:
     window that `index` says.
     """
     tables = fake_weight_gradient(dy, index, images, size)
-    if is_fast(dy):
+    if is_fast(dy, images):
         triton_kernels().weight_gradient(dy, index, images, tables, size)
         return tables
     if index is None:
