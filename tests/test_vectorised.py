@@ -75,6 +75,17 @@ def test_clients_smaller_than_a_batch(blobs: Dataset, tiny_net: Net, make_config
     assert_equal_runs(*both(make_config, blobs, tiny_net, **settings))
 
 
+def test_rounds_of_small_clients_have_few_shapes(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    """On a GPU a step is compiled for every width of a batch."""
+    lda, federation = {"name": "lda", "alpha": 5.0, "min_size": 1}, {"clients": 8, "batch_size": 50}
+    run = Federation(make_config(engine="vectorised", partition=lda, federation=federation), blobs, tiny_net())
+    engine = run.engine
+    assert isinstance(engine, Vectorised)
+    widths = {engine.pack([run.local_plan(1, k)]).shape[-1] for k in range(8)}
+    assert len({len(part) for part in run.parts}) > 4
+    assert len(widths) <= 3
+
+
 def test_state_is_each_clients_own(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
     settings = {"algorithm": {"name": "stateful:Remembering"}, "federation": {"rounds": 6}}
     loop, together = both(make_config, blobs, tiny_net, **settings)

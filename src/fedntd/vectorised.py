@@ -154,7 +154,8 @@ class Vectorised:
 
     def pack(self, plans: list[Plan]) -> Tensor:
         """All of a round's choices as one tensor [step, what, client, sample], so that one copy sends them."""
-        width = max(min(plan.batch_size, plan.epoch_size) for plan in plans)
+        # rounded up, since every width is compiled anew: rounds of small clients would have one each
+        width = rounded_up(max(min(plan.batch_size, plan.epoch_size) for plan in plans), plans[0].batch_size)
         packed = np.zeros((plans[0].steps, PLANNED, len(plans), width), dtype=np.int64)
         for k, plan in enumerate(plans):
             packed[:, 0, k] = plan.samples[0]  # what is not planned below is filled up with a real sample
@@ -313,11 +314,11 @@ def room_for(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.empty_strided(size, (*outer, *like.stride()), dtype=like.dtype, device=like.device)
 
 
-def rounded_up(busy: int, clients: int) -> int:
+def rounded_up(number: int, most: int) -> int:
     """The next of 1, 2, ..., 8, 12, 16, 24, 32, ...: few sizes to capture, and at most a third of a step for nothing.
 
-    >>> [rounded_up(busy, 100) for busy in (1, 5, 8, 9, 13, 17, 33, 65)]
-    [1, 5, 8, 12, 16, 24, 48, 96]
+    >>> [rounded_up(number, 100) for number in (1, 5, 8, 9, 13, 17, 33, 65, 97)]
+    [1, 5, 8, 12, 16, 24, 48, 96, 100]
     """
-    apart = 2 ** ((busy - 1).bit_length() - 2) if busy > 8 else 1
-    return min(-(-busy // apart) * apart, clients)
+    apart = 2 ** ((number - 1).bit_length() - 2) if number > 8 else 1
+    return min(-(-number // apart) * apart, most)
