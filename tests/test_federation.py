@@ -248,3 +248,24 @@ def test_what_cannot_be_used_is_refused(blobs: Dataset, tiny_net: Net, make_conf
         Federation(make_config(federation={"clients": 500}), blobs, tiny_net())
     with pytest.raises(FedntdError, match=r"outputs of shape \[2, 4\].*3 classes"):
         Federation(make_config(), blobs, nn.Linear(2, 4))
+    with pytest.raises(FedntdError, match=r"krum with robust\.bad = 1 needs at least 4 updates in a round, not 3"):
+        Federation(make_config(robust={"name": "krum"}), blobs, tiny_net())
+    with pytest.raises(FedntdError, match=r"robust\.trim must be at least 0 and below 0\.5, not 0\.7"):
+        Federation(make_config(robust={"name": "trimmed-mean", "trim": 0.7}), blobs, tiny_net())
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(1, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x[..., None])[0][:, -1])
+
+
+def test_fedcurv_of_recurrent_layers(blobs: Dataset, make_config: MakeConfig):
+    """Which cannot be differentiated sample by sample; said before the first round."""
+    with pytest.raises(FedntdError, match=r"sample by sample.*use algorithm\.per_sample = false"):
+        Federation(make_config(algorithm={"name": "fedcurv"}), blobs, Recurrent())
+    few = make_config(algorithm={"name": "fedcurv", "per_sample": False}, federation={"rounds": 1})
+    assert len(list(Federation(few, blobs, Recurrent()))) == 1

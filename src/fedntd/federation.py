@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedntd import plan, tree
-from fedntd.algorithms.base import Context
+from fedntd.algorithms.base import Context, Result
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.choices import GIVEN, Choice, call
 from fedntd.config import Config, make_algorithm
@@ -128,12 +128,19 @@ class Federation:
         return DevicePart(part, self.dataset.mean, self.dataset.std, self.dataset.augment, self.device, self.storage)
 
     def try_out(self, model: Model) -> None:
-        """One loss: a method that wants more of the network than it gives says so before anything is written."""
-        sent, shared = self.algorithm.send(self.state.w, self.state.server), self.algorithm.broadcast(self.state.server)
-        lr, momentum = torch.zeros((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
+        """One loss, one upload: a method that wants more of the network than it gives, or a rule that wants more of the
+        uploads, says so before anything is written."""
+        w, algorithm, samples = self.state.w, self.algorithm, self.engine.train_part.plain(slice(0, 2))
+        sent, shared = algorithm.send(w, self.state.server), algorithm.broadcast(self.state.server)
+        lr, momentum = torch.ones((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
         ctx = Context(sent, shared, self.own(0), lr, momentum, self.class_counts[0])
         with torch.no_grad(), seeded(0):
-            self.algorithm.loss(model, self.state.w, self.engine.train_part.plain(slice(0, 2)), ctx)
+            loss = algorithm.loss(model, w, samples, ctx)
+            measured = algorithm.measure(model, w, samples, ctx) if algorithm.measure_samples else {}
+        up, size = algorithm.finish(Result(w, 1, loss, measured), ctx).up, len(self.cohort(1))
+        # of each leaf one number, since those of a whole cohort are many
+        little = tree.map(lambda leaf: leaf.flatten()[:1].expand(size, 1), up)
+        call("robust", self.config.robust, up=little, p=lr.expand(size) / size)
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:

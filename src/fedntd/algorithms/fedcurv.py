@@ -3,6 +3,7 @@ Overcoming Forgetting in Federated Learning on Non-IID Data, 2019 (arXiv 1910.07
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.func import grad
 
@@ -10,7 +11,7 @@ from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.losses import cross_entropy, inner
-from fedntd.errors import require
+from fedntd.errors import FedntdError, require
 from fedntd.models.functional import Batch, Model
 from fedntd.models.squared import mean_squared_gradient
 from fedntd.tree import Tree, Weights
@@ -56,9 +57,17 @@ class FedCurv(FedAvg):
         def log_loss(w: Weights, batch: Batch) -> Tensor:
             return batch.mean(cross_entropy(model.frozen(w, batch).logits, batch.y))
 
-        if self.per_sample:
+        if not self.per_sample:
+            return {"fisher": tree.map(Tensor.square, grad(log_loss)(w, batch))}
+        try:
             return {"fisher": mean_squared_gradient(log_loss, w, batch)}
-        return {"fisher": tree.map(Tensor.square, grad(log_loss)(w, batch))}
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # recurrent layers, for one
+            raise FedntdError(
+                "fedcurv cannot take this network's gradients sample by sample, since torch.vmap cannot run it; "
+                "use algorithm.per_sample = false"
+            ) from error
 
     def finish(self, result: Result, ctx: Context) -> Upload:
         """u = diag(I_k), v = diag(I_k) w_k; sent is what changed since this client's last time."""
