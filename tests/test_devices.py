@@ -1,14 +1,17 @@
 """The device of a run, with a stand-in for a second GPU."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from fedntd import Config, Dataset, Federation
+from fedntd import Config, Dataset, Federation, federate, tree
 from fedntd.devices import choose_device
+from fedntd.record import RunFolder
+from fedntd.together import Member, start
 
 
 @pytest.fixture
@@ -39,3 +42,18 @@ def test_runs_on_two_gpus_can_take_turns(
     monkeypatch.setattr("fedntd.federation.make_current", current.append)
     list(run)
     assert current == [run.device] * run.rounds
+
+
+def test_what_clients_keep_goes_home_without_passing_through_the_device(
+    blobs: Dataset, tiny_net: Callable[[], nn.Module], make_config: Callable[..., Config], tmp_path: Path
+):
+    """A device that does not hold the state of all clients could not take it from a checkpoint either."""
+    config = make_config(algorithm={"name": "scaffold"})
+    list(federate(config, blobs, tiny_net(), out=tmp_path))
+    run = Federation(config, blobs, tiny_net())
+    run.device = torch.device("meta")  # and its clients' home stays the host
+    with RunFolder(tmp_path, run.config, resume=True) as folder:
+        folder.start = lambda *_: None  # type: ignore[method-assign]
+        start(Member(0, run, folder))
+    assert {leaf.device.type for leaf in tree.leaves({"w": run.state.w, "server": run.state.server})} == {"meta"}
+    assert {leaf.device.type for own in run.state.own.values() for leaf in tree.leaves(own)} == {"cpu"}

@@ -226,9 +226,13 @@ class Federation:
         return record
 
     def take_up(self, state: State, records: list[Record]) -> None:
-        """Go on from a checkpoint."""
-        self.state = state
-        self.state.own = {k: tree.map(lambda leaf: leaf.to(self.state_home), own) for k, own in state.own.items()}
+        """Go on from a checkpoint, wherever its tensors are."""
+
+        def at(home: torch.device, leaves: Tree) -> dict:
+            return tree.map(lambda leaf: leaf.to(home), leaves)
+
+        own = {k: at(self.state_home, own) for k, own in state.own.items()}
+        self.state = replace(state, w=at(self.device, state.w), server=at(self.device, state.server), own=own)
         self.history = [np.array(record.class_accuracy) for record in records]
         self.before = self.history[-1] if self.history else None
 

@@ -184,7 +184,8 @@ def start(member: Member) -> None:
     run, folder = member.run, member.folder
     if folder is None:
         return
-    found = folder.restore(run.device) if folder.resume else None
+    # on the host, since the device may not hold the state of all clients
+    found = folder.restore(torch.device("cpu")) if folder.resume else None
     if found:
         run.take_up(*found)
     folder.start(run.dataset.classes, run.counts, run.device, run.precision)
