@@ -35,7 +35,7 @@ def reopen(path: str | Path, **changes: Any) -> Federation:
     require(file.is_file(), f"{path} has no checkpoint; keep the run's folder whole, or run it again")
     config = replace(run.config, **changes)
     federation = Federation(config)
-    state = load_checkpoint(file, federation.device)
+    state = load_checkpoint(file, torch.device("cpu"))  # the device may not hold the state of all clients
     if (config.algorithm, config.server) != (run.config.algorithm, run.config.server):
         state = State(state.w, federation.algorithm.init_server(state.w), {}, state.round)
     require(
