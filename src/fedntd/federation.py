@@ -21,7 +21,7 @@ from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts
 from fedntd.devices import choose_device, choose_precision, home_of, set_float32_precision
 from fedntd.engines import Sequential, Task, Trained, seeded
-from fedntd.errors import FedntdError, require
+from fedntd.errors import FedntdError, reason, require
 from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
 from fedntd.models.functional import Model
 from fedntd.optim import learning_rate
@@ -122,12 +122,19 @@ class Federation:
         return DevicePart(part, self.dataset.mean, self.dataset.std, self.dataset.augment, self.device, self.storage)
 
     def try_out(self, model: Model) -> None:
-        """One loss: a method that wants more of the network than it gives says so before anything is written."""
+        """One step's gradient: what a method or a network cannot do is told before anything is written."""
         sent, shared = self.algorithm.send(self.state.w, self.state.server), self.algorithm.broadcast(self.state.server)
         lr, momentum = torch.zeros((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
         ctx = Context(sent, shared, self.own(0), lr, momentum, self.class_counts[0])
-        with torch.no_grad(), seeded(0):
-            self.algorithm.loss(model, self.state.w, self.engine.train_part.plain(slice(0, 2)), ctx)
+        batch = self.engine.train_part.plain(slice(0, 2))
+        try:
+            with seeded(0):
+                self.algorithm.gradient(model, self.state.w, batch, ctx)
+        except FedntdError:
+            raise
+        except Exception as error:  # whatever a method or network of the user's own does
+            name = self.config.algorithm.name
+            raise FedntdError(f"algorithm '{name}' cannot train this model: {reason(error)}") from error
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:
@@ -287,7 +294,7 @@ def build_module(config: Config, shape: tuple[int, ...], classes: int) -> nn.Mod
     except Exception as error:  # whatever a network of the user's own does with a shape it is not made for
         raise FedntdError(
             f"model '{config.model.name}' cannot be built for samples of shape {list(shape)} and {classes} classes: "
-            f"{type(error).__name__}: {error}"
+            f"{reason(error)}"
         ) from error
 
 

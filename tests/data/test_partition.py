@@ -118,6 +118,7 @@ def test_a_partition_of_ones_own_is_checked():
         ([np.array([0, 1]), np.array([1])], "to more than one client"),
         ([np.array([0]), np.array([3])], "beyond the 3 training samples"),
         ([np.array([0]), np.array([1.0])], "client 1 float64 .*; it must be a list of sample numbers"),
+        ([np.array(0), np.array([1])], "client 0 int64 .*; it must be a list of sample numbers"),
         ([np.array([0]), np.array([[1]])], "client 1 int64 .1, 1.; it must be a list of sample numbers"),
     ):
         with pytest.raises(FedntdError, match=f"partition 'mine' gave .*{sentence.removeprefix('gave ')}"):

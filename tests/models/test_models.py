@@ -203,9 +203,18 @@ def test_a_model_that_does_not_fit_is_told_in_one_sentence():
             _, _, height, _ = input.shape
             return super().forward(input) / height
 
-    with pytest.raises(FedntdError, match=r"cannot take samples of shape \[7\]: not enough values to unpack"):
+    with pytest.raises(
+        FedntdError, match=r"cannot take samples of shape \[7\]: ValueError: not enough values to unpack"
+    ):
         Model(Unpacking(7, 3)).check(batch, classes=3)
-    with pytest.raises(FedntdError, match="no parameters"):
+
+    class Answering(nn.Linear):
+        def forward(self, input: torch.Tensor):
+            return {"logits": super().forward(input)}
+
+    with pytest.raises(FedntdError, match=r"^the model gives a dict; forward must return logits"):
+        Model(Answering(7, 3)).check(batch, classes=3)
+    with pytest.raises(FedntdError, match=r"^the model has no parameters"):
         Model(nn.Flatten()).check(batch, classes=7)
     broken = nn.Linear(7, 3)
     broken.bias.data[0] = float("nan")

@@ -10,7 +10,7 @@ from fedntd.config import Config
 from fedntd.data.dataset import Dataset
 from fedntd.data.datasets import load
 from fedntd.data.partition import Indices, check_parts
-from fedntd.errors import require
+from fedntd.errors import FedntdError, reason, require
 from fedntd.rng import generator
 
 
@@ -31,7 +31,14 @@ def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) 
     """Kept for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw."""
     choice, labels = Choice(name, json.loads(options)), np.frombuffer(label_bytes, dtype=np.int64).copy()
     rng = generator(seed, "partition")
-    parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
-    require(len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients")
+    try:
+        parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
+    except FedntdError:
+        raise
+    except Exception as error:  # whatever a partition of the user's own stumbles over
+        raise FedntdError(f"partition '{name}' failed: {reason(error)}") from error
+    require(
+        len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients (federation.clients)"
+    )
     check_parts(parts, len(labels), name)
     return tuple(parts)
