@@ -18,7 +18,10 @@ from fedntd.presets import TABLE1, preset, released_values
     [
         ({"sed": 1}, "unknown key 'sed'; did you mean 'seed'"),
         ({"federation": {"cilents": 10}}, "unknown key 'federation.cilents'; did you mean 'clients'"),
+        ({"rounds": 3}, "unknown key 'rounds'; did you mean 'federation.rounds'?"),
+        ({"federation": {"lr": 3}}, "unknown key 'federation.lr'; did you mean 'optimiser.lr'?"),
         ({"federation": 3}, "'federation' is a section"),
+        ({"algorithm": "fedavg"}, "not a single value; one of its keys is algorithm.name"),
         ({"seed": "one"}, "seed must be of type int, not 'one'"),
         ({"seed": True}, "seed must be of type int, not True"),
         ({"seed": -1}, "seed must be at least 0"),

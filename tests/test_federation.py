@@ -237,8 +237,10 @@ def test_precision_is_settled_by_the_device_when_a_run_begins(
 
 
 def test_what_cannot_be_used_is_refused(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    with pytest.raises(FedntdError, match=r"device = 'gpu' cannot be used here"):
+    with pytest.raises(FedntdError, match=r"^device = 'gpu' is not known; it is 'cpu', 'cuda', 'cuda:1' or 'auto'$"):
         Federation(make_config(device="gpu"), blobs, tiny_net())
+    with pytest.raises(FedntdError, match=r"^device = 'xpu' cannot be used here \([^.]{0,100}\); 'auto' takes what"):
+        Federation(make_config(device="xpu"), blobs, tiny_net())
     with pytest.raises(FedntdError, match=r"precision = 'tf32' needs a CUDA device"):
         Federation(make_config(precision="tf32"), blobs, tiny_net())
     same = (torch.rand(9, 2), torch.zeros(9, dtype=torch.int64))

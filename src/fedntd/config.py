@@ -189,11 +189,15 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise FedntdError(f"unknown key '{path}{key}'; {did_you_mean(key, hints)}")
+            raise FedntdError(f"unknown key '{path}{key}'; {in_another_section(key) or did_you_mean(key, hints)}")
         kind = hints[key]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             if not isinstance(value, Mapping):
-                raise FedntdError(f"'{path}{key}' is a section, written [{path}{key}], not a single value")
+                first = next(iter(type_hints(kind)))
+                raise FedntdError(
+                    f"'{path}{key}' is a section, written [{path}{key}], not a single value; one of its keys is "
+                    f"{path}{key}.{first}"
+                )
             if kind is Choice:
                 rest = dict(value)
                 default = cls.__dataclass_fields__[key].default
@@ -204,6 +208,12 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
         else:
             values[key] = typed(f"{path}{key}", value, kind)
     return cls(**values)
+
+
+def in_another_section(key: str) -> str:
+    """Where a key belongs that was written without its section, or in another: `rounds`, `federation.lr`."""
+    keys = [known for known in flat(Config()) if known.endswith(f".{key}")]
+    return f"did you mean '{keys[0]}'?" if keys and key != "name" else ""  # most sections have a name
 
 
 @cache
