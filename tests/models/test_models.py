@@ -220,5 +220,6 @@ def test_a_model_that_does_not_fit_is_told_in_one_sentence():
     broken.bias.data[0] = float("nan")
     with pytest.raises(FedntdError, match="'bias' are not finite"):
         Model(broken).check(batch, classes=3)
-    with pytest.raises(FedntdError, match=r"model 'cnn' takes images"):
-        build("cnn", (7,))
+    for shape in ((7,), (28, 28, 3)):
+        with pytest.raises(FedntdError, match=r"model 'cnn' takes images .* of at least 4x4 pixels, not samples"):
+            build("cnn", shape)

@@ -112,7 +112,8 @@ class Model:
         tensors = self.cast(w)
         if batch.mask is not None:
             tensors |= dict.fromkeys(self.masked, batch.mask)
-        out = functional_call(self.module, tensors, (batch.x.to(self.compute),))
+        x = batch.x.to(self.compute) if batch.x.is_floating_point() else batch.x  # integers are numbers of something
+        out = functional_call(self.module, tensors, (x,))
         if not isinstance(out, Out):
             require(
                 isinstance(out, Tensor),
@@ -152,8 +153,8 @@ class Model:
         except FedntdError:
             raise
         except Exception as error:  # whatever a network of the user's own does with samples it is not made for
-            shape = list(batch.x.shape[1:])
-            raise FedntdError(f"the model cannot take samples of shape {shape}: {reason(error)}") from error
+            samples = f"{'' if batch.x.is_floating_point() else 'integer '}samples of shape {list(batch.x.shape[1:])}"
+            raise FedntdError(f"the model cannot take {samples}: {reason(error)}") from error
         require(
             logits.shape == (len(batch.x), classes),
             f"the model gives outputs of shape {list(logits.shape)} for {len(batch.x)} samples of {classes} classes; "
