@@ -146,6 +146,11 @@ def test_flat_names_every_key():
     assert keys["seed"] == 0
 
 
+def test_a_file_may_be_named_by_a_path(tmp_path: Path):
+    (tmp_path / "mine.toml").write_text("seed = 3")
+    assert configure(tmp_path / "mine.toml") == configure(str(tmp_path / "mine.toml")) == Config(seed=3)
+
+
 def test_unreadable_files(tmp_path: Path):
     with pytest.raises(FedntdError, match="there is no config file"):
         read(tmp_path / "none.toml")
