@@ -9,7 +9,7 @@ from fedntd.choices import Choice, call, target
 from fedntd.config import Config
 from fedntd.data.dataset import Dataset
 from fedntd.data.datasets import load
-from fedntd.data.partition import Indices, check_parts
+from fedntd.data.partition import PARTITIONS, Indices, check_parts
 from fedntd.errors import FedntdError, reason, require
 from fedntd.rng import generator
 
@@ -23,12 +23,12 @@ def deal(config: Config, labels: Indices) -> list[Indices]:
     """Which client owns which training samples."""
     options = json.dumps(config.partition.options, sort_keys=True)
     clients, label_bytes = config.federation.clients, labels.astype(np.int64).tobytes()
-    return list(dealt(config.partition.name, options, clients, config.dealing_seed, label_bytes))
+    # one's own may read a file, or be defined anew in a notebook
+    partition = kept if config.partition.name in PARTITIONS else dealt
+    return list(partition(config.partition.name, options, clients, config.dealing_seed, label_bytes))
 
 
-@lru_cache(maxsize=64)
 def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...]:
-    """Kept for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw."""
     choice, labels = Choice(name, json.loads(options)), np.frombuffer(label_bytes, dtype=np.int64).copy()
     rng = generator(seed, "partition")
     try:
@@ -42,3 +42,7 @@ def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) 
     )
     check_parts(parts, len(labels), name)
     return tuple(parts)
+
+
+# for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw
+kept = lru_cache(maxsize=64)(dealt)
