@@ -151,6 +151,11 @@ def test_a_file_may_be_named_by_a_path(tmp_path: Path):
     assert configure(tmp_path / "mine.toml") == configure(str(tmp_path / "mine.toml")) == Config(seed=3)
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbfseed = 3")
+    assert read(tmp_path / "mine.toml") == {"seed": 3}
+
+
 def test_unreadable_files(tmp_path: Path):
     with pytest.raises(FedntdError, match="there is no config file"):
         read(tmp_path / "none.toml")

@@ -241,7 +241,7 @@ def from_table(table: Mapping[str, Any]) -> Config:
 def read(path: Path) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
         raise FedntdError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
