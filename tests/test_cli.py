@@ -162,6 +162,9 @@ def nobody(labels, clients, rng): return None
 @dataclass(frozen=True)
 class Typo(FedAvg):
     def loss(self, model, w, batch, ctx): return ctx.weights
+@dataclass(frozen=True)
+class Many(FedAvg):
+    def loss(self, model, w, batch, ctx): return model(w, batch).logits.sum(1)
 class Closed(nn.Flatten):
     def __init__(self):
         super().__init__()
@@ -177,7 +180,8 @@ class Closed(nn.Flatten):
         ("partition.name=own:deal", r"partition 'own:deal' failed: AttributeError: .*'nothere' \(own\.py, line 6\)"),
         ("partition.name=own:nobody", r"partition 'own:nobody' failed: TypeError: 'NoneType' object is not iterable"),
         ("algorithm.name=own:Typo", r"algorithm 'own:Typo' cannot train this model: .*'weights' \(own\.py, line 10\)"),
-        ("model.name=own:Closed", "algorithm 'fedntd' cannot train this model: .*does not require grad"),
+        ("algorithm.name=own:Many", r"the loss of algorithm 'own:Many' must be one number, .*, not \[2\]"),
+        ("model.name=own:Closed", "the loss of algorithm 'fedntd' does not depend on the model's weights"),
         ("algorithm.name=thawed:Typo", "algorithm.name = 'thawed:Typo' cannot be imported: TypeError: .*frozen"),
         ("model.name=cut:Net", r"model.name = 'cut:Net' cannot be imported: SyntaxError: .*\(cut\.py, line 1\)"),
     ],

@@ -122,19 +122,25 @@ class Federation:
         return DevicePart(part, self.dataset.mean, self.dataset.std, self.dataset.augment, self.device, self.storage)
 
     def try_out(self, model: Model) -> None:
-        """One step's gradient: what a method or a network cannot do is told before anything is written."""
+        """One loss: what a method or a network cannot do is told before anything is written."""
         sent, shared = self.algorithm.send(self.state.w, self.state.server), self.algorithm.broadcast(self.state.server)
         lr, momentum = torch.zeros((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
         ctx = Context(sent, shared, self.own(0), lr, momentum, self.class_counts[0])
-        batch = self.engine.train_part.plain(slice(0, 2))
+        batch, name = self.engine.train_part.plain(slice(0, 2)), self.config.algorithm.name
+        w = tree.map(lambda leaf: leaf.detach().requires_grad_(), self.state.w)
         try:
             with seeded(0):
-                self.algorithm.gradient(model, self.state.w, batch, ctx)
+                loss = self.algorithm.loss(model, w, batch, ctx)
         except FedntdError:
             raise
         except Exception as error:  # whatever a method or network of the user's own does
-            name = self.config.algorithm.name
             raise FedntdError(f"algorithm '{name}' cannot train this model: {reason(error)}") from error
+        shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        require(shape == [], f"the loss of algorithm '{name}' must be one number, as batch.mean(...) is, not {shape}")
+        require(
+            loss.requires_grad,
+            f"the loss of algorithm '{name}' does not depend on the model's weights: it has no gradient to go along",
+        )
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:

@@ -208,12 +208,16 @@ def test_a_model_that_does_not_fit_is_told_in_one_sentence():
     ):
         Model(Unpacking(7, 3)).check(batch, classes=3)
 
-    class Answering(nn.Linear):
-        def forward(self, input: torch.Tensor):
-            return {"logits": super().forward(input)}
+    class Answering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(7, 3)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"logits": self.head(x)}
 
     with pytest.raises(FedntdError, match=r"^the model gives a dict; forward must return logits"):
-        Model(Answering(7, 3)).check(batch, classes=3)
+        Model(Answering()).check(batch, classes=3)
     with pytest.raises(FedntdError, match=r"^the model has no parameters"):
         Model(nn.Flatten()).check(batch, classes=7)
     broken = nn.Linear(7, 3)
