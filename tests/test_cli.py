@@ -152,6 +152,53 @@ def test_a_method_in_the_current_folder_can_be_named(monkeypatch: pytest.MonkeyP
     assert read_run(Path("runs/half")).config.algorithm.options == {"factor": 0.25}
 
 
+OWN = """
+from dataclasses import dataclass
+from torch import nn
+from fedntd import FedAvg
+def data(): return open("scans.csv")
+def deal(labels, clients, rng): return [labels.nothere]
+def nobody(labels, clients, rng): return None
+@dataclass(frozen=True)
+class Typo(FedAvg):
+    def loss(self, model, w, batch, ctx): return ctx.weights
+@dataclass(frozen=True)
+class Many(FedAvg):
+    def loss(self, model, w, batch, ctx): return model(w, batch).logits.sum(1)
+class Closed(nn.Flatten):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(784, 10)
+    def forward(self, input): return self.head(super().forward(input)).detach()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("data.name=own:data", r"the data loader 'data' failed: FileNotFoundError: .*scans.csv' \(own\.py, line 5\)"),
+        ("partition.name=own:deal", r"partition 'own:deal' failed: AttributeError: .*'nothere' \(own\.py, line 6\)"),
+        ("partition.name=own:nobody", r"partition 'own:nobody' failed: TypeError: 'NoneType' object is not iterable"),
+        ("algorithm.name=own:Typo", r"algorithm 'own:Typo' cannot train this model: .*'weights' \(own\.py, line 10\)"),
+        ("algorithm.name=own:Many", r"the loss of algorithm 'own:Many' must be one number, .*, not \[2\]"),
+        ("model.name=own:Closed", "the loss of algorithm 'fedntd' does not depend on the model's weights"),
+        ("algorithm.name=thawed:Typo", "algorithm.name = 'thawed:Typo' cannot be imported: TypeError: .*frozen"),
+        ("model.name=cut:Net", r"model.name = 'cut:Net' cannot be imported: SyntaxError: .*\(cut\.py, line 1\)"),
+    ],
+)
+def test_an_error_in_code_of_ones_own_is_one_sentence_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str, sentence: str
+):
+    Path("own.py").write_text(OWN)
+    Path("thawed.py").write_text(OWN.replace("(frozen=True)", ""))
+    Path("cut.py").write_text("class Net(")
+    assert fedntd(monkeypatch, "run", "demo", "--set", setting) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(sentence, said)
+    assert not Path("runs").exists()
+
+
 def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert fedntd(monkeypatch, "algorithms", "--json") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}

@@ -18,7 +18,10 @@ from fedntd.presets import TABLE1, preset, released_values
     [
         ({"sed": 1}, "unknown key 'sed'; did you mean 'seed'"),
         ({"federation": {"cilents": 10}}, "unknown key 'federation.cilents'; did you mean 'clients'"),
+        ({"rounds": 3}, "unknown key 'rounds'; did you mean 'federation.rounds'?"),
+        ({"federation": {"lr": 3}}, "unknown key 'federation.lr'; did you mean 'optimiser.lr'?"),
         ({"federation": 3}, "'federation' is a section"),
+        ({"algorithm": "fedavg"}, "not a single value; one of its keys is algorithm.name"),
         ({"seed": "one"}, "seed must be of type int, not 'one'"),
         ({"seed": True}, "seed must be of type int, not True"),
         ({"seed": -1}, "seed must be at least 0"),
@@ -141,6 +144,16 @@ def test_flat_names_every_key():
     assert keys["federation.rounds"] == 200
     assert keys["algorithm.beta"] == 1.0
     assert keys["seed"] == 0
+
+
+def test_a_file_may_be_named_by_a_path(tmp_path: Path):
+    (tmp_path / "mine.toml").write_text("seed = 3")
+    assert configure(tmp_path / "mine.toml") == configure(str(tmp_path / "mine.toml")) == Config(seed=3)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbfseed = 3")
+    assert read(tmp_path / "mine.toml") == {"seed": 3}
 
 
 def test_unreadable_files(tmp_path: Path):

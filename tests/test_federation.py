@@ -190,6 +190,17 @@ def test_a_network_that_does_not_fit_is_one_sentence(
         Federation(make_config(model={"name": "mine"}), blobs)
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_integers_reach_the_network_as_they_are(engine: str, make_config: MakeConfig):
+    """bf16 cannot tell 257 from 256."""
+    tokens = torch.randint(256, 260, (200, 1), generator=torch.Generator().manual_seed(0))
+    part = tokens, tokens[:, 0] - 256
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(260, 8), nn.Flatten(), nn.Linear(8, 4))
+    run = Federation(make_config(precision="bf16", engine=engine), from_tensors("text", part, part), net)
+    assert [record.accuracy for record in run][-1] == 1.0
+
+
 def test_a_run_that_diverges_says_so(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
     with pytest.raises(Diverged, match=r"not finite after round 1; a lower optimiser\.lr"):
         list(Federation(make_config(optimiser={"lr": 1e200}), blobs, tiny_net()))
@@ -237,8 +248,10 @@ def test_precision_is_settled_by_the_device_when_a_run_begins(
 
 
 def test_what_cannot_be_used_is_refused(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    with pytest.raises(FedntdError, match=r"device = 'gpu' cannot be used here"):
+    with pytest.raises(FedntdError, match=r"^device = 'gpu' is not known; it is 'cpu', 'cuda', 'cuda:1' or 'auto'$"):
         Federation(make_config(device="gpu"), blobs, tiny_net())
+    with pytest.raises(FedntdError, match=r"^device = 'xpu' cannot be used here \([^.]{0,100}\); 'auto' takes what"):
+        Federation(make_config(device="xpu"), blobs, tiny_net())
     with pytest.raises(FedntdError, match=r"precision = 'tf32' needs a CUDA device"):
         Federation(make_config(precision="tf32"), blobs, tiny_net())
     same = (torch.rand(9, 2), torch.zeros(9, dtype=torch.int64))

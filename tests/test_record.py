@@ -6,6 +6,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, federate_together, read_run
+from fedntd.data.dataset import Part
 from fedntd.record import RunFolder, read_records
 from started import Started
 
@@ -173,6 +175,23 @@ def test_another_config_is_not_resumed(tmp_path: Path, blobs: Dataset, tiny_net:
     other = quick(make_config, optimiser={"lr": 0.2})
     with pytest.raises(FedntdError, match=r"was run with optimiser\.lr = 0\.1, not 0\.2"):
         list(federate(other, blobs, tiny_net(), out=tmp_path / "run", resume=True))
+
+
+def test_other_data_or_another_model_is_not_resumed(
+    tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    before = (tmp_path / "run/records.jsonl").read_text()
+    longer = quick(make_config, federation={"rounds": 4})
+    x, y = blobs.train
+    fewer = replace(blobs, train=Part(x[1:], y[1:]))
+    with pytest.raises(FedntdError, match=r"run was run on other data: .*; resume it with the data it began with"):
+        list(federate(longer, fewer, tiny_net(), out=tmp_path / "run", resume=True))
+    larger = tiny_net()
+    larger.head = nn.Linear(5, 3, bias=False)
+    with pytest.raises(FedntdError, match=r"run was run with another model: .*; resume it with the model it began"):
+        list(federate(longer, blobs, larger, out=tmp_path / "run", resume=True))
+    assert (tmp_path / "run/records.jsonl").read_text() == before
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

@@ -15,7 +15,7 @@ from fedntd.algorithms.released import released_values, without_suffix
 from fedntd.algorithms.robust import ROBUST
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
-from fedntd.errors import FedntdError, did_you_mean, require
+from fedntd.errors import FedntdError, did_you_mean, reason, require
 from fedntd.models import MODELS
 
 REGISTRIES: dict[str, Mapping[str, Any]] = {
@@ -84,6 +84,8 @@ def target(section: str, name: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
+    except Exception as error:  # whatever a module of the user's own does when it is imported
+        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {reason(error)}") from error
     if not callable(found):
         raise FedntdError(f"{section}.name = '{name}' is not a function or class")
     try:

@@ -195,11 +195,15 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise FedntdError(f"unknown key '{path}{key}'; {did_you_mean(key, hints)}")
+            raise FedntdError(f"unknown key '{path}{key}'; {in_another_section(key) or did_you_mean(key, hints)}")
         kind = hints[key]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             if not isinstance(value, Mapping):
-                raise FedntdError(f"'{path}{key}' is a section, written [{path}{key}], not a single value")
+                first = next(iter(type_hints(kind)))
+                raise FedntdError(
+                    f"'{path}{key}' is a section, written [{path}{key}], not a single value; one of its keys is "
+                    f"{path}{key}.{first}"
+                )
             if kind is Choice:
                 rest = dict(value)
                 default = cls.__dataclass_fields__[key].default
@@ -210,6 +214,12 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
         else:
             values[key] = typed(f"{path}{key}", value, kind)
     return cls(**values)
+
+
+def in_another_section(key: str) -> str:
+    """Where a key belongs that was written without its section, or in another: `rounds`, `federation.lr`."""
+    keys = [known for known in flat(Config()) if known.endswith(f".{key}")]
+    return f"did you mean '{keys[0]}'?" if keys and key != "name" else ""  # most sections have a name
 
 
 @cache
@@ -237,7 +247,7 @@ def from_table(table: Mapping[str, Any]) -> Config:
 def read(path: Path) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
         raise FedntdError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -13,10 +13,15 @@ def device_name(config: Config) -> str:
 
 
 def choose_device(config: Config) -> torch.device:
+    name = device_name(config)
     try:
-        device = torch.empty(0, device=device_name(config)).device  # with its number
+        device = torch.device(name)
+    except RuntimeError:  # whose message lists twenty kinds of devices
+        raise FedntdError(f"device = '{name}' is not known; it is 'cpu', 'cuda', 'cuda:1' or 'auto'") from None
+    try:
+        device = torch.empty(0, device=device).device  # with its number
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". ")[0]  # torch goes on for pages
         raise FedntdError(
             f"device = '{config.device}' cannot be used here ({reason}); 'auto' takes what there is"
         ) from None

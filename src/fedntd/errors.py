@@ -1,7 +1,13 @@
 """The one error a user meets: a sentence that says what is wrong and what to do."""
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Collection, Iterable
+from pathlib import Path
+
+# where no line of the user's own is: this package, installed ones, Python's own
+OTHERS = (str(Path(__file__).parent), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
 
 
 class FedntdError(Exception):
@@ -11,6 +17,14 @@ class FedntdError(Exception):
 def require(condition: bool, sentence: str) -> None:
     if not condition:
         raise FedntdError(sentence)
+
+
+def reason(error: Exception) -> str:
+    """What went wrong in code of the user's own, in one line, and which line of theirs it was."""
+    first_line = next(iter(str(error).splitlines()), "")
+    sentence = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    theirs = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*OTHERS, "<"))]
+    return f"{sentence} ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else sentence
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:

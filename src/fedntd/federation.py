@@ -21,7 +21,7 @@ from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts
 from fedntd.devices import choose_device, choose_precision, home_of, make_current, set_float32_precision
 from fedntd.engines import Sequential, Task, Trained, seeded
-from fedntd.errors import FedntdError, require
+from fedntd.errors import FedntdError, reason, require
 from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
 from fedntd.models.functional import Model
 from fedntd.optim import learning_rate
@@ -128,18 +128,26 @@ class Federation:
         return DevicePart(part, self.dataset.mean, self.dataset.std, self.dataset.augment, self.device, self.storage)
 
     def try_out(self, model: Model) -> None:
-        """One loss, one upload: a method that wants more of the network than it gives, or a rule that wants more of the
-        uploads, says so before anything is written."""
-        w, algorithm, samples = self.state.w, self.algorithm, self.engine.train_part.plain(slice(0, 2))
-        sent, shared = algorithm.send(w, self.state.server), algorithm.broadcast(self.state.server)
+        """One loss, one upload: what a method, a network or a rule cannot do is told before anything is written."""
+        algorithm, name, samples = self.algorithm, self.config.algorithm.name, self.engine.train_part.plain(slice(0, 2))
+        sent, shared = algorithm.send(self.state.w, self.state.server), algorithm.broadcast(self.state.server)
         lr, momentum = torch.ones((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
         ctx = Context(sent, shared, self.own(0), lr, momentum, self.class_counts[0])
-        with torch.no_grad(), seeded(0):
-            loss = algorithm.loss(model, w, samples, ctx)
-            measured = algorithm.measure(model, w, samples, ctx) if algorithm.measure_samples else {}
-        up, size = algorithm.finish(Result(w, 1, loss, measured), ctx).up, len(self.cohort(1))
+        w = tree.map(lambda leaf: leaf.detach().requires_grad_(), self.state.w)
+        try:
+            with seeded(0):
+                loss = algorithm.loss(model, w, samples, ctx)
+                check_loss(loss, name)
+                with torch.no_grad():
+                    measured = algorithm.measure(model, w, samples, ctx) if algorithm.measure_samples else {}
+                    up = algorithm.finish(Result(w, 1, loss, measured), ctx).up
+        except FedntdError:
+            raise
+        except Exception as error:  # whatever a method or network of the user's own does
+            raise FedntdError(f"algorithm '{name}' cannot train this model: {reason(error)}") from error
         # of each leaf one number, since those of a whole cohort are many
-        little = tree.map(lambda leaf: leaf.flatten()[:1].expand(size, 1), up)
+        size = len(self.cohort(1))
+        little = tree.map(lambda leaf: leaf.detach().flatten()[:1].expand(size, 1), up)
         call("robust", self.config.robust, up=little, p=lr.expand(size) / size)
 
     def __iter__(self) -> Iterator[Record]:
@@ -295,6 +303,15 @@ def play_together(runs: Sequence[Federation]) -> list[Record | Diverged]:
     ]
 
 
+def check_loss(loss: Any, name: str) -> None:
+    shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+    require(shape == [], f"the loss of algorithm '{name}' must be one number, as batch.mean(...) is, not {shape}")
+    require(
+        loss.requires_grad,
+        f"the loss of algorithm '{name}' does not depend on the model's weights: it has no gradient to go along",
+    )
+
+
 def build_module(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     """The network that a config names, with the initial weights of its seed."""
     try:
@@ -305,7 +322,7 @@ def build_module(config: Config, shape: tuple[int, ...], classes: int) -> nn.Mod
     except Exception as error:  # whatever a network of the user's own does with a shape it is not made for
         raise FedntdError(
             f"model '{config.model.name}' cannot be built for samples of shape {list(shape)} and {classes} classes: "
-            f"{type(error).__name__}: {error}"
+            f"{reason(error)}"
         ) from error
 
 

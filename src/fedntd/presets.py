@@ -81,13 +81,13 @@ def preset(name: str) -> dict[str, Any]:
     return {"data": {"name": dataset}, "partition": partition, **{s: dict(t) for s, t in base.items()}}
 
 
-def configure(source: str, settings: Iterable[str] = ()) -> Config:
+def configure(source: str | Path, settings: Iterable[str] = ()) -> Config:
     """The config that a file or a preset stands for, with some settings changed.
 
     >>> configure("cifar10-s2", ["seed=3", "algorithm.beta=0.5"]).algorithm.options
     {'beta': 0.5, 'tau': 1.0}
     """
-    return from_table(with_settings(find_table(source), settings))
+    return from_table(with_settings(find_table(str(source)), settings))
 
 
 def find_table(source: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Generator, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedntd.config import Config
 from fedntd.errors import FedntdError
@@ -45,15 +46,15 @@ def in_a_table(outcomes: Outcomes, configs: Sequence[Config], names: Sequence[st
 
 
 def in_a_bar(outcomes: Outcomes, config: Config, console: Console) -> Outcomes:
-    columns = (
+    columns = [
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=None),
         TextColumn("round {task.completed}/{task.total}"),
         TextColumn("accuracy [bold]{task.fields[accuracy]}[/]"),
         TextColumn("F {task.fields[forgetting]}"),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-    )
+        *([TextColumn("{task.fields[speed]}")] if console.width >= 100 else []),  # else no room for the time left
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),  # the bar is what may be shorter
+    ]
     with Progress(*columns, console=console, expand=True) as progress:
         rounds = config.federation.rounds
         task = progress.add_task(title(config), total=rounds, accuracy="–", forgetting="–", speed="")

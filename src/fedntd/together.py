@@ -22,7 +22,8 @@ from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, Federation, play_together
-from fedntd.record import Record, RunFolder, as_begun
+from fedntd.files import read_json
+from fedntd.record import Record, RunFolder, State, as_begun
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
 FREE = {
@@ -187,10 +188,27 @@ def start(member: Member) -> None:
     # on the host, since the device may not hold the state of all clients
     found = folder.restore(torch.device("cpu")) if folder.resume else None
     if found:
+        check_same_things(run, folder.path, found[0])
         run.take_up(*found)
     folder.start(run.dataset.classes, run.counts, run.device, run.precision)
     if run.finished:
         folder.put_status("finished")
+
+
+def check_same_things(run: Federation, path: Path, state: State) -> None:
+    """The config names data and model, but files change, and objects of one name can be others."""
+    dealt = read_json(path / "partition.json")["counts"]
+    require(
+        dealt == run.counts.tolist(),
+        f"{path} was run on other data: its clients had other numbers of samples; "
+        f"resume it with the data it began with, or choose another --out",
+    )
+    then, now = ({name: leaf.shape for name, leaf in w.items()} for w in (state.w, run.state.w))
+    require(
+        then == now,
+        f"{path} was run with another model: its weights have other names or shapes; "
+        f"resume it with the model it began with, or choose another --out",
+    )
 
 
 @dataclass

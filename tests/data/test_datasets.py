@@ -42,7 +42,20 @@ IMAGES = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
             None,
             "training samples are .* of torch.uint8, test samples .*float32",
         ),
-        ((X, Y), (X, Y), Augment(flip=True), r"only images can be augmented, not samples of shape \[6\]"),
+        ((IMAGES / 255, Y), (IMAGES, Y), None, "training samples are .*float32, test samples .* of torch.uint8"),
+        ((X, Y), (X, Y), Augment(flip=True), "only uint8 images can be augmented, not samples of torch.float32"),
+        ((X.numpy(), Y), (X, Y), None, "training part: samples must be a tensor, not ndarray; torch.as_tensor makes"),
+        ((X, Y), (X, Y.tolist()), None, "test part: labels must be a tensor, not list"),
+        ((X, Y.float()), (X, Y), None, "labels must be int64, not torch.float32; y.long"),
+        ((X, Y + 1), (X, Y + 1), None, "class 0 .'0'. has no samples; labels must count the classes from 0"),
+        (
+            (X.short(), Y),
+            (X.short(), Y),
+            None,
+            "samples must be uint8 images, floating-point or int64, not torch.int16",
+        ),
+        ((X.where(Y[:, None] < 1, torch.nan), Y), (X, Y), None, "sample 1 is not finite .*; fill in or leave out"),
+        ((IMAGES.expand(4, 9, 2, 2), Y), (IMAGES.expand(4, 9, 2, 2), Y), None, "seem to have their channels last"),
     ],
 )
 def test_tensors_that_make_no_dataset(train, test, augment, sentence):
@@ -210,7 +223,7 @@ def test_own_data_needs_a_path(name):
 
 
 def own(path: str = "default") -> Dataset:
-    part = torch.arange(4.0).view(4, 1, 1, 1), torch.tensor([0, 1, 0, 1])
+    part = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1), torch.tensor([0, 1, 0, 1])
     return from_tensors(f"own {path}", part, part, augment=Augment(pad=1))
 
 
@@ -228,10 +241,12 @@ def test_load_of_the_users_own_loader():
 def test_load_drops_augmentation_and_cuts():
     assert load(own, "", True, 0).augment == Augment(pad=1)
     assert load(own, "", False, 0).augment is None
-    assert load(own, "", True, 2).train.x.flatten().tolist() == [0.0, 1.0]
+    assert load(own, "", True, 2).train.x.flatten().tolist() == [0, 1]
     assert len(load(own, "", True, 2).test.y) == 4
     with pytest.raises(FedntdError, match=r"data.train_size = 5 is more than the 4 training samples"):
         load(own, "", True, 5)
+    with pytest.raises(FedntdError, match=r"data.train_size = 1: .*class 1 .* has no samples"):
+        load(own, "", True, 1)
 
 
 # --- the command line -------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedntd import FedntdError
+from fedntd.config import from_table
+from fedntd.data.chosen import deal
 from fedntd.data.partition import check_parts, class_counts, iid, lda, sharding
 from fedntd.rng import generator
 
@@ -118,10 +120,24 @@ def test_a_partition_of_ones_own_is_checked():
         ([np.array([0, 1]), np.array([1])], "to more than one client"),
         ([np.array([0]), np.array([3])], "beyond the 3 training samples"),
         ([np.array([0]), np.array([1.0])], "client 1 float64 .*; it must be a list of sample numbers"),
+        ([np.array(0), np.array([1])], "client 0 int64 .*; it must be a list of sample numbers"),
         ([np.array([0]), np.array([[1]])], "client 1 int64 .1, 1.; it must be a list of sample numbers"),
     ):
         with pytest.raises(FedntdError, match=f"partition 'mine' gave .*{sentence.removeprefix('gave ')}"):
             check_parts(parts, 3, "mine")
+
+
+def test_a_partition_of_ones_own_is_asked_each_time(tmp_path, monkeypatch):
+    """It may have read another file, or been written anew in a notebook."""
+    monkeypatch.chdir(tmp_path)
+    config = from_table({"partition": {"name": f"{__name__}:by_site"}, "federation": {"clients": 2}})
+    for sites, expected in (([0, 0, 1], [[0, 1], [2]]), ([0, 1, 1], [[0], [1, 2]])):
+        np.save("sites.npy", sites)
+        assert [part.tolist() for part in deal(config, np.array([0, 1, 0]))] == expected
+
+
+def by_site(labels: np.ndarray, clients: int) -> list[np.ndarray]:
+    return [np.flatnonzero(np.load("sites.npy") == k) for k in range(clients)]
 
 
 @given(samples=st.integers(1, 200), data=st.data())

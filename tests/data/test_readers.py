@@ -288,9 +288,12 @@ def test_image_folder_with_a_class_in_one_part_only(tmp_path):
 
 
 def test_image_folder_that_is_missing_or_empty(tmp_path):
-    with pytest.raises(FedntdError, match="train cannot be listed: No such file or directory; it must hold"):
-        readers.image_folder(tmp_path)
-    (tmp_path / "train").mkdir()
+    for part in ("train", "test"):
+        with pytest.raises(
+            FedntdError, match=f"has no folder '{part}'; data.path must name a folder with train/<class>"
+        ):
+            readers.image_folder(tmp_path)
+        (tmp_path / part).mkdir()
     with pytest.raises(FedntdError, match="train has no folders"):
         readers.image_folder(tmp_path)
     (tmp_path / "train/a").mkdir()
@@ -447,6 +450,13 @@ def test_npz_float_samples_of_any_shape(scratch, shape, kind, column):
     assert train.y.tolist() == [0, 1, 0]
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint16])
+def test_npz_integer_samples(tmp_path, kind):
+    train, _ = readers.npz(write_npz(tmp_path / "d.npz", np.array([[1, 300], [2, 1000]], kind), np.array([0, 1])))
+    assert train.x.dtype == torch.int64
+    assert train.x.tolist() == [[1, 300], [2, 1000]]
+
+
 IMAGES = np.zeros((4, 8, 8), np.uint8)
 
 
@@ -459,7 +469,7 @@ IMAGES = np.zeros((4, 8, 8), np.uint8)
         (IMAGES, np.eye(4, dtype=int), "y_train must be one integer a sample"),
         (IMAGES, np.array([0, 1, 2, 10**12]), "y_train must count classes from 0, not from 0 to 1000000000000"),
         (IMAGES, np.array([-1, 0, 1, 0]), "y_train must count classes from 0, not from -1"),
-        (IMAGES.astype(int), None, "x_train must be uint8 images or floating-point samples, not int64"),
+        (IMAGES.astype(bool), None, "x_train must be uint8 images, floating-point or integer samples, not bool"),
         (np.zeros((4, 3, 8, 3), np.uint8), None, r"NHW, NHWC or NCHW .*which \[4, 3, 8, 3\] does not show"),
         (np.zeros((4, 8, 8, 8), np.uint8), None, r"which \[4, 8, 8, 8\] does not show"),
         (np.zeros((4, 8), np.uint8), None, r"which \[4, 8\] does not show"),

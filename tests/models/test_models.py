@@ -213,13 +213,27 @@ def test_a_model_that_does_not_fit_is_told_in_one_sentence():
             _, _, height, _ = input.shape
             return super().forward(input) / height
 
-    with pytest.raises(FedntdError, match=r"cannot take samples of shape \[7\]: not enough values to unpack"):
+    with pytest.raises(
+        FedntdError, match=r"cannot take samples of shape \[7\]: ValueError: not enough values to unpack"
+    ):
         Model(Unpacking(7, 3)).check(batch, classes=3)
-    with pytest.raises(FedntdError, match="no parameters"):
+
+    class Answering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(7, 3)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"logits": self.head(x)}
+
+    with pytest.raises(FedntdError, match=r"^the model gives a dict; forward must return logits"):
+        Model(Answering()).check(batch, classes=3)
+    with pytest.raises(FedntdError, match=r"^the model has no parameters"):
         Model(nn.Flatten()).check(batch, classes=7)
     broken = nn.Linear(7, 3)
     broken.bias.data[0] = float("nan")
     with pytest.raises(FedntdError, match="'bias' are not finite"):
         Model(broken).check(batch, classes=3)
-    with pytest.raises(FedntdError, match=r"model 'cnn' takes images"):
-        build("cnn", (7,))
+    for shape in ((7,), (28, 28, 3)):
+        with pytest.raises(FedntdError, match=r"model 'cnn' takes images .* of at least 4x4 pixels, not samples"):
+            build("cnn", shape)

@@ -204,6 +204,7 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
         (["make", "mse", "table1", "--cells", "CIFAR-10 s=4"], "mse has no cell 'CIFAR-10 s=4'; its rows are Sharding"),
         (["table1", "--protocol", "publishd"], "protocol = 'publishd' is not known; did you mean 'published'?"),
         (["table1", "--set", "sed=1"], "unknown key 'sed'; did you mean 'seed'?"),
+        (["requirements", "--out", "file"], "file/requirements/requirements.md cannot be written: "),
         (["record", "nowhere"], "there is no folder nowhere"),
         (["record", "."], ". has no run folders in it"),
         (["page"], "there is no ledger docs/results/ledger; fedntd paper record makes one"),
@@ -212,6 +213,7 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
 def test_mistakes_are_one_sentence(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
+    Path("file").touch()
     assert fedntd(monkeypatch, "paper", *arguments) == 2
     assert capsys.readouterr().err.startswith(f"error: {sentence}")
     assert not Path("runs").exists()

@@ -345,6 +345,18 @@ class TestInTheBrowser:
         assert browser.errors == []
         assert [url for url in browser.requests if not url.startswith("data:")] == [page.as_uri()]
 
+    def test_a_band_ends_where_its_axis_does(self, browser, tmp_path):
+        """A similarity of 0.8 ± 0.28 over seeds would go up to 1.08, into the words above the chart."""
+        found = []
+        for seed, similarity in enumerate((1.0, 0.6)):
+            records = [plain_record(t, 0.5, similarity=similarity) for t in (1, 2, 3)]
+            found.append(write_run(tmp_path / str(seed), settings(rounds=3, seed=seed), records))
+        browser.open(write_report(found, tmp_path / "x.html"))
+        chart = "document.querySelector('[data-measure=similarity] svg')"
+        top = browser.run(f"{chart}.querySelector('path.band').getBBox().y")
+        highest = browser.run(f"Math.min(...[...{chart}.querySelectorAll('path.grid')].map((g) => g.getBBox().y))")
+        assert top >= highest - 0.1
+
     def test_heat_map_has_the_colours_of_the_data(self, browser, tmp_path):
         records = [plain_record(1, 0.5, class_accuracy=[0.0, 1.0]), plain_record(2, 0.5, class_accuracy=[0.5, 0.0])]
         run = write_run(tmp_path / "a", settings(rounds=2), records, classes=["a", "b"])

@@ -18,7 +18,7 @@ from test_sweep import wait_for
 
 import fedntd
 from fedntd import FedntdError
-from fedntd.report.export import names_of
+from fedntd.report.export import TRACKERS, names_of
 from fedntd.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -123,6 +123,15 @@ class TestTrackers:
             code, _, err = command("export", "runs", "--to", "tensorboard", "-o", out)
             assert (code, err.count("\n")) == (2, 1)
             assert f"{out} cannot be written to: " in err
+
+    def test_a_tracker_that_wants_a_login(self, runs: list[Run], command: Command, monkeypatch: pytest.MonkeyPatch):
+        def closed(*_: object) -> None:
+            raise RuntimeError("No API key configured.\nUse one.")
+
+        monkeypatch.setitem(TRACKERS, "wandb", closed)
+        code, _, err = command("export", "runs", "--to", "wandb", "-o", "x")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "wandb cannot be used: RuntimeError: No API key configured." in err
 
     def test_wandb_offline(self, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedntd[wandb]'")

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedntd.choices import target
 from fedntd.config import Config
-from fedntd.data.dataset import Dataset, Part
+from fedntd.data.dataset import Dataset, Part, kind_of
 from fedntd.data.datasets import load
 from fedntd.errors import FedntdError, require
 
@@ -34,7 +34,7 @@ def unlabelled(config: Config, owned: Tensor, given: Dataset | Tensor | None = N
         f"training samples, so that {count} cannot be auxiliary; lower data.train_size or auxiliary.samples",
     )
     require(
-        x.shape[1:] == owned.shape[1:] and (x.dtype == torch.uint8) == (owned.dtype == torch.uint8),
+        x.shape[1:] == owned.shape[1:] and kind_of(x) == kind_of(owned),
         f"auxiliary samples are {list(x.shape[1:])} of {x.dtype}, but the clients' are {list(owned.shape[1:])} "
         f"of {owned.dtype}",
     )

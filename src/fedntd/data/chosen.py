@@ -9,8 +9,8 @@ from fedntd.choices import Choice, call, target
 from fedntd.config import Config
 from fedntd.data.dataset import Dataset
 from fedntd.data.datasets import load
-from fedntd.data.partition import Indices, check_parts
-from fedntd.errors import require
+from fedntd.data.partition import PARTITIONS, Indices, check_parts
+from fedntd.errors import FedntdError, reason, require
 from fedntd.rng import generator
 
 
@@ -23,15 +23,26 @@ def deal(config: Config, labels: Indices) -> list[Indices]:
     """Which client owns which training samples."""
     options = json.dumps(config.partition.options, sort_keys=True)
     clients, label_bytes = config.federation.clients, labels.astype(np.int64).tobytes()
-    return list(dealt(config.partition.name, options, clients, config.dealing_seed, label_bytes))
+    # one's own may read a file, or be defined anew in a notebook
+    partition = kept if config.partition.name in PARTITIONS else dealt
+    return list(partition(config.partition.name, options, clients, config.dealing_seed, label_bytes))
 
 
-@lru_cache(maxsize=64)
 def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...]:
-    """Kept for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw."""
     choice, labels = Choice(name, json.loads(options)), np.frombuffer(label_bytes, dtype=np.int64).copy()
     rng = generator(seed, "partition")
-    parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
-    require(len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients")
+    try:
+        parts = [np.asarray(part) for part in call("partition", choice, labels=labels, clients=clients, rng=rng)]
+    except FedntdError:
+        raise
+    except Exception as error:  # whatever a partition of the user's own stumbles over
+        raise FedntdError(f"partition '{name}' failed: {reason(error)}") from error
+    require(
+        len(parts) == clients, f"partition '{name}' made {len(parts)} parts for {clients} clients (federation.clients)"
+    )
     check_parts(parts, len(labels), name)
     return tuple(parts)
+
+
+# for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw
+kept = lru_cache(maxsize=64)(dealt)

@@ -24,8 +24,8 @@ Settings = Annotated[
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one setting, e.g. partition.s=5; repeatable."),
 ]
 OWN = {
-    "folder": "your own: data.path = a folder with images in train/<class>/ and test/<class>/",
-    "npz": "your own: data.path = an .npz file with x_train, y_train, x_test, y_test",
+    "folder": "your own: data.path has images in train/<class>/ and test/<class>/",
+    "npz": "your own: data.path is a file with x_train, y_train, x_test, y_test",
 }
 
 

@@ -11,7 +11,7 @@ from fedntd.errors import FedntdError, require
 
 
 class Part(NamedTuple):
-    x: Tensor  # uint8 images [N, channel, height, width], or float samples of any shape, used as they are
+    x: Tensor  # uint8 images [N, channel, height, width], or float or int64 samples of any shape, used as they are
     y: Tensor  # int64 [N]
 
 
@@ -26,6 +26,7 @@ class Dataset:
     augment: Augment | None = None
 
     def __post_init__(self) -> None:
+        check_kinds(f"dataset '{self.name}'", self.train.x, self.test.x, self.augment)
         for name, part in (("training", self.train), ("test", self.test)):
             where = f"dataset '{self.name}', {name} part"
             check_part(where, part, self.classes, self.mean, self.std)
@@ -33,9 +34,9 @@ class Dataset:
             if not counts.all():
                 empty = int(counts.argmin())
                 raise FedntdError(
-                    f"{where}: class {empty} ('{self.classes[empty]}') has no samples; remove the class or add samples"
+                    f"{where}: class {empty} ('{self.classes[empty]}') has no samples; labels must count the classes "
+                    f"from 0, and each class needs samples in both parts"
                 )
-        check_kinds(f"dataset '{self.name}'", self.train.x, self.test.x, self.augment)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -43,15 +44,21 @@ class Dataset:
         return tuple(self.train.x.shape[1:])
 
 
+def kind_of(x: Tensor) -> str:
+    return "images" if x.dtype == torch.uint8 else "numbers" if x.is_floating_point() else "integers"
+
+
 def check_kinds(where: str, train: Tensor, test: Tensor, augment: Augment | None) -> None:
     """Both parts have samples of one kind, and one that can be augmented as is asked for."""
     require(
-        train.shape[1:] == test.shape[1:] and (train.dtype == torch.uint8) == (test.dtype == torch.uint8),
+        train.shape[1:] == test.shape[1:] and kind_of(train) == kind_of(test),
         f"{where}: training samples are {list(train.shape[1:])} of {train.dtype}, test samples "
         f"{list(test.shape[1:])} of {test.dtype}; they must be of one kind",
     )
-    shape = list(train.shape[1:])
-    require(augment is None or len(shape) == 3, f"{where}: only images can be augmented, not samples of shape {shape}")
+    require(
+        augment is None or train.dtype == torch.uint8,
+        f"{where}: only uint8 images can be augmented, not samples of {train.dtype}",
+    )
 
 
 def check_part(
@@ -62,19 +69,32 @@ def check_part(
     require(len(x) == len(y), f"{where}: {len(x)} samples but {len(y)} labels")
     require(len(x) > 0, f"{where}: there are no samples")
     require(y.ndim == 1, f"{where}: labels must be one number a sample, not {list(y.shape[1:])}")
-    require(y.dtype == torch.int64, f"{where}: labels must be int64, not {y.dtype}")
-    if x.dtype != torch.uint8 and not x.is_floating_point():
-        raise FedntdError(f"{where}: samples must be uint8 images or floating-point, not {x.dtype}")
+    require(y.dtype == torch.int64, f"{where}: labels must be int64, not {y.dtype}; y.long() makes them so")
+    require(
+        x.dtype in (torch.uint8, torch.int64) or x.is_floating_point(),
+        f"{where}: samples must be uint8 images, floating-point or int64, not {x.dtype}",
+    )
     require(
         bool(y.min() >= 0) and int(y.max()) < len(classes),
         f"{where}: labels run from {int(y.min())} to {int(y.max())}, but must lie in "
         f"0..{len(classes) - 1} for {len(classes)} classes",
     )
     if x.is_floating_point():
-        require(bool(x.isfinite().all()), f"{where}: some samples are not finite (NaN or infinite)")
+        finite = x.isfinite().reshape(len(x), -1).all(1)
+        require(
+            bool(finite.all()),
+            f"{where}: sample {int(finite.int().argmin())} is not finite (NaN or infinite); "
+            f"fill in or leave out such values",
+        )
+    if x.dtype != torch.uint8:
         return
     require(x.ndim == 4, f"{where}: uint8 images must be [N, channel, height, width], not {list(x.shape)}")
     channels = x.shape[1]
+    require(
+        not channels > 4 >= x.shape[3],
+        f"{where}: images of shape {list(x.shape[1:])} seem to have their channels last; "
+        f"they must be [N, channel, height, width], as x.permute(0, 3, 1, 2) makes them",
+    )
     require(
         len(mean) == len(std) == channels,
         f"{where}: images have {channels} channels, but there are {len(mean)} means and {len(std)} standard deviations",
@@ -89,6 +109,13 @@ def from_tensors(
     augment: Augment | None = None,
 ) -> Dataset:
     """A dataset from tensors in memory. Mean and std of uint8 images are measured on the training part."""
+    for part, pair in (("training", train), ("test", test)):
+        for what, values in zip(("samples", "labels"), pair, strict=True):
+            require(
+                isinstance(values, Tensor),
+                f"dataset '{name}', {part} part: {what} must be a tensor, not {type(values).__name__}; "
+                f"torch.as_tensor makes one",
+            )
     mean = std = ()
     x = train[0]
     if x.dtype == torch.uint8 and x.ndim == 4:
@@ -112,4 +139,7 @@ def first_samples(dataset: Dataset, count: int) -> Dataset:
         count <= available,
         f"data.train_size = {count} is more than the {available} training samples of '{dataset.name}'",
     )
-    return replace(dataset, train=Part(dataset.train.x[:count], dataset.train.y[:count]))
+    try:
+        return replace(dataset, train=Part(dataset.train.x[:count], dataset.train.y[:count]))
+    except FedntdError as error:  # the first samples may lack a class
+        raise FedntdError(f"data.train_size = {count}: {error}") from error

@@ -10,7 +10,7 @@ from fedntd.data import readers
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, Part, first_samples, from_tensors
 from fedntd.data.download import CINIC_CLASSES, folder_of, present
-from fedntd.errors import FedntdError, require
+from fedntd.errors import FedntdError, reason, require
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -136,7 +136,12 @@ def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) 
     require(bool(positional or not path), f"data.path = '{path}' is of no use: the loader '{name}' takes no path")
     # A loader's own default is worth more than an empty path.
     wants_path = bool(positional) and (path != "" or positional[0].default is inspect.Parameter.empty)
-    dataset = loader(path) if wants_path else loader()
+    try:
+        dataset = loader(path) if wants_path else loader()
+    except FedntdError:
+        raise
+    except Exception as error:  # whatever a loader of the user's own stumbles over
+        raise FedntdError(f"the data loader '{name}' failed: {reason(error)}") from error
     if not isinstance(dataset, Dataset):
         raise FedntdError(
             f"the data loader '{name}' returned {type(dataset).__name__}, not a Dataset; "

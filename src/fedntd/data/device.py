@@ -27,7 +27,7 @@ class DevicePart:
         self.augment, self.device, self.dtype = augment, device, dtype
         self.is_image = part.x.dtype == torch.uint8
         if not self.is_image:
-            self.samples = part.x.to(device, dtype)
+            self.samples = part.x.to(device, dtype if part.x.is_floating_point() else part.x.dtype)
             return
         # [N, H, W, C]; a clone, since contiguous() leaves the strides of a single channel as they are
         self.samples = part.x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).to(device)

@@ -112,7 +112,7 @@ def check_enough(samples: int, clients: int, each: int = 1, key: str = "") -> No
 def check_parts(parts: list[Indices], samples: int, name: str) -> None:
     """What a partition of one's own must keep to: every client has samples, and no sample has two owners."""
     for k, part in enumerate(parts):
-        require(len(part) > 0, f"partition '{name}' gave client {k} no samples; every client needs at least one")
+        require(part.size > 0, f"partition '{name}' gave client {k} no samples; every client needs at least one")
         require(
             part.ndim == 1 and part.dtype.kind in "iu",
             f"partition '{name}' gave client {k} {part.dtype} {list(part.shape)}; it must be a list of sample numbers",

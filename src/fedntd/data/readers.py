@@ -170,6 +170,11 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
 
 def image_folder(folder: Path) -> tuple[Part, Part, tuple[str, ...]]:
     """DIR/train/<class>/* and DIR/test/<class>/*: grayscale if all images are, else RGB."""
+    for part in ("train", "test"):
+        require(
+            (folder / part).is_dir(),
+            f"{folder} has no folder '{part}'; data.path must name a folder with train/<class>/ and test/<class>/",
+        )
     train, test = (class_files(folder / part) for part in ("train", "test"))
     if only := sorted(train.keys() ^ test.keys()):
         where = "train" if only[0] in train else "test"
@@ -288,7 +293,7 @@ def keep(cache: Path, mark: np.ndarray, images: tuple[Tensor, Tensor]) -> None:
 
 
 def npz(path: Path) -> tuple[Part, Part]:
-    """x_train, y_train, x_test, y_test: uint8 images as NHW, NHWC or NCHW, or float samples of any shape."""
+    """x_train, y_train, x_test, y_test: uint8 images as NHW, NHWC or NCHW, or other numbers of any shape."""
     keys = ("x_train", "y_train", "x_test", "y_test")
     require(path.is_file(), f"there is no file {path}; data.path must name an .npz file with {', '.join(keys)}")
     try:
@@ -313,11 +318,12 @@ def npz_part(path: Path, part: str, x: np.ndarray, y: np.ndarray) -> Part:
     require(x.ndim > 0 and len(x) == len(y) > 0, f"{where} has {len(y)} labels for x_{part} of shape {list(x.shape)}")
     require(0 <= y.min() <= y.max() < len(y), f"{where} must count classes from 0, not from {y.min()} to {y.max()}")
     where = f"{path}: x_{part}"
-    if x.dtype.kind == "f":
-        x = x.astype(np.float32)
-    else:
-        require(x.dtype == np.uint8, f"{where} must be uint8 images or floating-point samples, not {x.dtype}")
+    require(x.dtype.kind in "fiu", f"{where} must be uint8 images, floating-point or integer samples, not {x.dtype}")
+    if x.dtype == np.uint8:
         x = channels_second(where, x)
+    else:
+        with np.errstate(over="ignore"):  # what becomes infinite is told later
+            x = x.astype(np.float32 if x.dtype.kind == "f" else np.int64)
     return Part(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)))
 
 

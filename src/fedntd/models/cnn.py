@@ -14,7 +14,9 @@ class CNN(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         require(
-            len(shape) == 3, f"model 'cnn' takes images [channel, height, width], not samples of shape {list(shape)}"
+            len(shape) == 3 and min(shape[1:]) >= 4,
+            f"model 'cnn' takes images [channel, height, width] of at least 4x4 pixels, not samples of shape "
+            f"{list(shape)}",
         )
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 32, 5, padding=2)

@@ -9,7 +9,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedntd.errors import FedntdError, require
+from fedntd.errors import FedntdError, reason, require
 from fedntd.tree import Weights
 
 
@@ -118,8 +118,13 @@ class Model:
         tensors = self.cast(w)
         if batch.mask is not None:
             tensors |= dict.fromkeys(self.masked, batch.mask)
-        out = functional_call(self.module, tensors, (batch.x.to(self.compute),))
+        x = batch.x.to(self.compute) if batch.x.is_floating_point() else batch.x  # integers are numbers of something
+        out = functional_call(self.module, tensors, (x,))
         if not isinstance(out, Out):
+            require(
+                isinstance(out, Tensor),
+                f"the model gives a {type(out).__name__}; forward must return logits [samples, classes], or fedntd.Out",
+            )
             out = Out(out)
         # losses are computed in full precision, whatever the network ran in
         return Out(
@@ -151,9 +156,11 @@ class Model:
         try:
             with torch.no_grad():
                 logits = self.frozen(self.weights(), batch).logits
+        except FedntdError:
+            raise
         except Exception as error:  # whatever a network of the user's own does with samples it is not made for
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise FedntdError(f"the model cannot take samples of shape {list(batch.x.shape[1:])}: {reason}") from error
+            samples = f"{'' if batch.x.is_floating_point() else 'integer '}samples of shape {list(batch.x.shape[1:])}"
+            raise FedntdError(f"the model cannot take {samples}: {reason(error)}") from error
         require(
             logits.shape == (len(batch.x), classes),
             f"the model gives outputs of shape {list(logits.shape)} for {len(batch.x)} samples of {classes} classes; "

@@ -7,6 +7,7 @@ records is in `measured/` beside them.
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -142,7 +143,8 @@ def put(file: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
         os.replace(aside, file)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # where a folder of its path is a file, there is nothing to remove
+            aside.unlink(missing_ok=True)
         raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedntd.errors import FedntdError, require_one_of
+from fedntd.errors import FedntdError, reason, require_one_of
 from fedntd.files import whole
 from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
@@ -155,6 +155,10 @@ def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
         return TRACKERS[tracker](run, name, out)
     except OSError as error:
         raise FedntdError(f"{out} cannot be written to: {error.strerror or error}; choose another --out") from error
+    except FedntdError:
+        raise
+    except Exception as error:  # a tracker may want a login, or its server
+        raise FedntdError(f"{tracker} cannot be used: {reason(error)}") from error
 
 
 def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:

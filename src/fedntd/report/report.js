@@ -143,7 +143,9 @@
     xAxis(svg, area, x, x0, x1, set.x, byRound);
 
     for (const line of lines.filter((one) => one.spread && !smooth)) {
-      const [above, below] = [1, -1].map((sign) => line.y.map((v, i) => v + sign * line.spread[i]));
+      // where an axis ends at what is possible (similarity 1, accuracy 100 %), a mean and its deviation may go beyond
+      const inside = (v) => Math.min(y1, Math.max(y0, v));
+      const [above, below] = [1, -1].map((sign) => line.y.map((v, i) => inside(v + sign * line.spread[i])));
       const back = below.map((_, i) => point(line, below, i)).reverse();
       add(svg, "path", { class: "band", d: `${path(line, above)}L${back.join("L")}Z`, fill: line.colour });
     }
