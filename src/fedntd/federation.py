@@ -18,7 +18,7 @@ from fedntd.data.auxiliary import unlabelled
 from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.device import DevicePart
-from fedntd.data.partition import class_counts
+from fedntd.data.partition import class_counts, client_shares
 from fedntd.devices import choose_device, choose_precision, home_of, make_current, set_float32_precision
 from fedntd.engines import Sequential, Task, Trained, seeded
 from fedntd.errors import FedntdError, reason, require
@@ -338,13 +338,6 @@ def naming_what_is_given(
         what = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
         config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{what}"))
     return config
-
-
-def client_shares(counts: np.ndarray, aggregation: str) -> Vector:
-    """Each client's weight in the whole federation, of the samples [client, class] that each owns."""
-    if aggregation == "size":
-        return counts.sum(1) / counts.sum()
-    return np.full(len(counts), 1 / len(counts))
 
 
 def asks_for_locals(config: Config, round: int) -> bool:

@@ -130,4 +130,11 @@ def class_counts(labels: Indices, parts: list[Indices], classes: int) -> NDArray
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
+def client_shares(counts: NDArray[np.int64], aggregation: str) -> NDArray[np.float64]:
+    """Each client's weight in the whole federation, of the samples [client, class] that each owns."""
+    if aggregation == "size":
+        return counts.sum(1) / counts.sum()
+    return np.full(len(counts), 1 / len(counts))
+
+
 PARTITIONS: dict[str, Any] = {"iid": iid, "sharding": sharding, "lda": lda}

@@ -26,9 +26,10 @@ from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
+from fedntd.data.partition import client_shares
 from fedntd.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.errors import FedntdError, require
-from fedntd.federation import Diverged, asks_for_locals, client_shares
+from fedntd.federation import Diverged, asks_for_locals
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.messages import (
