@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from ledgers import made_up, write_ledger
 
-from fedntd.paper.item import Setting
+from fedntd.config import identity
+from fedntd.paper.item import Results, Setting
 from fedntd.paper.items import find
+from fedntd.paper.render import progress
 from fedntd.paper.results import results_page, write_results_page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -56,3 +58,13 @@ def test_an_empty_ledger_is_said_to_be_empty(tmp_path: Path, words: str):
     assert "Nothing has been recorded yet." in text
     assert plots == {}
     assert words not in text
+
+
+def test_a_run_that_serves_several_cells_counts_once():
+    """FedNTD with beta = 1 and tau = 1 is in two rows of the figure."""
+    item = find("fig-hyper")
+    first, second = list(item.runs)[:2]
+    result = made_up(item.config(first, 0, Setting()), 40.0, forgetting=0.5)
+    done, wanted = progress(Results(item, Setting(), {first: [result], second: [result]}, {}))
+    assert done == 1
+    assert wanted == len({identity(item.config(cell, 0, Setting())) for cell in item.runs}) < len(item.runs)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedntd.paper.item import Plot, Results
 from fedntd.paper.items import ITEMS, find
-from fedntd.paper.ledger import put
+from fedntd.paper.ledger import distinct, put
+from fedntd.paper.runner import wanted
 from fedntd.paper.tables import Table, to_csv, to_html, to_latex, to_markdown
 from fedntd.report.style import save_figure, styled
 
@@ -89,8 +90,9 @@ def section_html(results: Results, parts: Sequence[str]) -> str:
 
 
 def progress(results: Results) -> tuple[int, int]:
-    """Runs that finished or failed, of how many."""
-    return sum(map(len, results.values())), len(results) * results.item.wanted_seeds(results.setting)
+    """Runs that finished or failed, of how many; one that serves several cells counts once."""
+    found = {id(result) for cell in results.values() for result in cell}
+    return len(found), len(distinct([run.config for run in wanted(results.item, results.setting)]))
 
 
 def table_html(table: Table, above: str) -> str:
