@@ -62,6 +62,14 @@ def test_the_base_is_a_preset_a_file_beside_it_or_nothing(write: Write, tmp_path
     assert run.name == "run"  # nothing differs
 
 
+def test_a_method_that_the_grid_names_keeps_its_settings(write: Write):
+    grid = '[grid]\nalgorithm.name = ["fedavg", "fedntd", "fedprox"]\n'
+    for settings in ('algorithm = { name = "fedntd", beta = 0.3 }', "algorithm.beta = 0.3"):  # fedntd is the default
+        fedavg, fedntd, fedprox = (run.config.algorithm for run in read_sweep(write(grid, settings=settings)).runs)
+        assert fedntd.options["beta"] == 0.3
+        assert "beta" not in {**fedavg.options, **fedprox.options}
+
+
 def test_one_run_asked_for_twice_is_planned_once(write: Write):
     rest = '[[runs]]\nalgorithm.name = "fedntd"\n[[runs]]\nalgorithm = { name = "fedntd", beta = 1.0 }\n'
     sweep = read_sweep(write(rest))
