@@ -103,6 +103,7 @@ def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
         ("[zip]\nseed = 1", "'seed' in [zip] must be a list, not 1"),
         ("seeds = [1]\n[grid]\nseed = [1, 2]", "'seed' is varied twice"),
         ("together = -1", "together must be a whole number"),
+        ("[search]\n[grid]\nseed = [1, 2]", "has [search] and 'grid'; put the values to choose from in [search.keys]"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):

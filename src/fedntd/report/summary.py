@@ -129,8 +129,8 @@ def methods_and_rest(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def peers(key: str, settings: dict[str, Any]) -> tuple[str, Any]:
-    """The same for runs of the same algorithm (partition, model), if the key is an option of it. Auxiliary data is one of
-    the algorithm's: some need it."""
+    """The same for runs of the same algorithm (partition, model), if the key is an option of it. Auxiliary data is one
+    of the algorithm's: some need it."""
     name = f"{key.split('.')[0]}.name".replace("auxiliary.", "algorithm.")
     return key, None if key == name else settings.get(name)
 

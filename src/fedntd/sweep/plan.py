@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Sweep:
     runs: list[Planned]
     asked: int  # how many runs the file stands for; some may be the same run
     together: int = 0  # runs that are trained in one step at most; 0: by the device
-    search: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] | None = None
     seeds: Sequence[int] = (0,)
 
 
@@ -65,7 +65,11 @@ def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
     together = table.get("together", 0)
     require(type(together) is int and together >= 0, f"together must be a whole number from 0, not {together!r}")
     search = section(table, "search")
-    if search:
+    if "search" in table:
+        for key in ("grid", "zip", "runs"):
+            require(
+                key not in table, f"{file} has [search] and '{key}'; put the values to choose from in [search.keys]"
+            )
         return Sweep(file.stem, base, [], 0, together, search, seeds or [from_table(base).seed])
     points = all_points(table, seeds)
     require(bool(points), f"{file} asks for no run: 'runs' or a list in [zip] is empty")
