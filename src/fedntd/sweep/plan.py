@@ -146,12 +146,17 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
     """
     flat: Changes = {}
     for key, value in table.items():
-        flat |= flatten(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+        part = flatten(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+        twice = next((key for key in part if key in flat), None)
+        require(twice is None, f"'{twice}' is given twice in one section, once as a table and once in quotes")
+        flat |= part
     return flat
 
 
 def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    return with_settings(table, [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes.items()])
+    """What JSON has no word for, such as a date, goes in as text, so that the key's own check tells of it."""
+    told = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in changes.items()}
+    return with_settings(table, [f"{key}={value}" for key, value in told.items()])
 
 
 # --- runs and their names ---------------------------------------------------------------------------------------
