@@ -34,11 +34,25 @@ def test_columns_are_those_of_the_records(tmp_path: Path, blobs: Dataset, tiny_n
     assert read_run(tmp_path / "run").columns == wanted
     file.write_text("".join(json.dumps(json.loads(line), separators=(",", ":")) + "\n" for line in whole.splitlines()))
     assert read_run(tmp_path / "run").columns == wanted
-    file.write_text("")
-    assert read_run(tmp_path / "run").columns == {name: [] for name in COLUMNS}
     file.write_text(whole.replace('"accuracy": ', '"accuracy": x', 1))
     with pytest.raises(FedntdError, match=r"records\.jsonl, line 1, is not a record"):
         _ = read_run(tmp_path / "run").columns
+
+
+def test_a_finished_run_has_all_its_rounds(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
+    """Else it would be missing from a mean, or count with an early round, and nobody would know."""
+    rounds = federate(make_config(), blobs, tiny_net(), out=tmp_path / "run")
+    file = tmp_path / "run/records.jsonl"
+    next(rounds)
+    rounds.close()
+    assert read_run(tmp_path / "run").rounds == 1
+    whole = [*federate(make_config(), blobs, tiny_net(), out=tmp_path / "run", resume=True)]
+    lines = file.read_text().splitlines(keepends=True)
+    for content, left in ((lines[:1], 1), ([], 0)):
+        file.write_text("".join(content))
+        for what in ("records", "columns"):
+            with pytest.raises(FedntdError, match=rf"has {left} of the {len(whole) + 1} rounds .* put a copy back"):
+                getattr(read_run(tmp_path / "run"), what)
 
 
 def test_runs_are_found_by_their_folder_or_by_the_one_around_them(tmp_path: Path):

@@ -259,28 +259,37 @@ def read(path: Path) -> dict[str, Any]:
 def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """The table with each "section.key=value" of `settings` put in; a value is read as TOML, else as a plain string.
 
-    Another partition, model or algorithm does not take over the keys of the one that the table had.
+    Another partition, model or algorithm does not take over the keys of the one that the table had; the same one keeps
+    its own.
 
-    >>> with_settings({"seed": 0}, ["seed=3", "algorithm.name=fedavg"])
+    >>> with_settings({"seed": 0, "algorithm": {"beta": 0.3}}, ["seed=3", "algorithm.name=fedavg"])
     {'seed': 3, 'algorithm': {'name': 'fedavg'}}
+    >>> with_settings({"algorithm": {"beta": 0.3}}, ["algorithm.name=fedntd"])
+    {'algorithm': {'beta': 0.3, 'name': 'fedntd'}}
     """
     result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
     for setting in sorted(settings, key=lambda s: s.partition("=")[0].strip() not in NAMES):  # names first
         key, equals, text = setting.partition("=")
         require(bool(equals and key.strip()), f"--set takes key=value, such as seed=3, not '{setting}'")
-        if key.strip() in NAMES:
-            result[key.strip().removesuffix(".name")] = {}
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
         *sections, last = key.strip().split(".")
+        if key.strip() in NAMES and value != name_in(result, sections[0]):
+            result[sections[0]] = {}
         node = result
         for section in sections:
             node = node.setdefault(section, {})
             require(isinstance(node, dict), f"--set {setting}: '{section}' is a single value, not a section")
         node[last] = value
     return result
+
+
+def name_in(table: Mapping[str, Any], section: str) -> Any:
+    """What the table chooses in this section, if only by default."""
+    chosen = table.get(section, {})
+    return chosen.get("name", getattr(Config, section).name) if isinstance(chosen, Mapping) else None
 
 
 # --- and back ---------------------------------------------------------------------------------------------------

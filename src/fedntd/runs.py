@@ -40,12 +40,25 @@ class Run:
 
     @cached_property
     def records(self) -> list[Record]:
-        return read_records(self.path / "records.jsonl")
+        records = read_records(self.path / "records.jsonl")
+        self.require_all(len(records))
+        return records
 
     @cached_property
     def columns(self) -> dict[str, list[float]]:
         """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
-        return read_columns(self.path / "records.jsonl")
+        columns = read_columns(self.path / "records.jsonl")
+        self.require_all(len(columns["accuracy"]))
+        return columns
+
+    def require_all(self, rounds: int) -> None:
+        """A run that has finished must not go into a mean without some of its rounds, or without all of them."""
+        planned = self.config.federation.rounds
+        require(
+            self.status != "finished" or rounds >= planned,
+            f"{self.path}/records.jsonl has {rounds} of the {planned} rounds that the run has finished; "
+            f"put a copy back, or leave out this run",
+        )
 
     @property
     def rounds(self) -> int:
@@ -94,7 +107,8 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
 
 
 def read_run(path: Path) -> Run:
-    require((path / "config.toml").is_file(), f"{path} is not a run folder: it has no config.toml")
+    for name in ("config.toml", "status.json"):
+        require((path / name).is_file(), f"{path} is not a run folder: it has no {name}; leave it out")
     status = table_with(("status", "reason"), path / "status.json")
     return Run(
         path=path,

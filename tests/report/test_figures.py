@@ -169,7 +169,8 @@ class TestFiles:
 
     @pytest.mark.parametrize("stop", [0, 1])
     def test_hardly_any_records(self, tmp_path, stop):
-        names = {file.stem for file in save_figures([make_run(tmp_path / "a", stop=stop)], tmp_path / "out")}
+        run = make_run(tmp_path / "a", stop=stop, status="interrupted")
+        names = {file.stem for file in save_figures([run], tmp_path / "out")}
         assert names == ({"partition"} if stop == 0 else NAMES - {"consistency"})
 
     def test_settings_of_the_caller_stay(self, two):

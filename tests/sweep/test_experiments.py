@@ -17,7 +17,7 @@ SWEEPS = [file for file in sorted(EXPERIMENTS.glob("*.toml")) if file.read_text(
 def test_its_first_line_is_its_command_and_its_runs_are_valid(file: Path):
     assert file.read_text().splitlines()[0] == f"# fedntd sweep experiments/{file.name}"
     sweep = read_sweep(file)
-    assert sweep.runs or read_search(sweep.search).trials
+    assert sweep.runs or read_search(sweep.search or {}).trials
 
 
 def test_the_papers_candidates():

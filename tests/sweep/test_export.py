@@ -18,7 +18,7 @@ from test_sweep import wait_for
 
 import fedntd
 from fedntd import FedntdError
-from fedntd.report.export import TRACKERS, names_of
+from fedntd.report.export import TRACKERS, names_of, write_rows
 from fedntd.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -65,6 +65,17 @@ class TestFiles:
         assert single.loc["b", "final"] == runs[1].records[-1].accuracy
         assert single.loc["c", "reason"] == "no luck"
         assert single.loc["a", "federation.clients"] == 20
+
+    def test_a_column_of_words_and_numbers(self, runs: list[Run], tmp_path: Path):
+        """Two methods may have a setting of one name."""
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'fedntd[frames]'")
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fedntd[frames]'")
+        for run, mode in zip(runs, ("fast", 0.5, None), strict=True):
+            run.settings["algorithm.mode"] = mode
+        write_rows(runs, tmp_path / "x.parquet", "run")
+        back = pandas.read_parquet(tmp_path / "x.parquet").set_index("run")
+        assert back["algorithm.mode"].fillna("").to_dict() == {"a": "fast", "b": "0.5", "c": ""}
+        assert back["final"].dtype == float
 
     def test_runs_of_one_name_are_told_apart(self, runs: list[Run], command: Command, tmp_path: Path):
         make_run(tmp_path / "more/a", "fedavg", rounds=2)
@@ -186,6 +197,22 @@ print(json.dumps({
             assert told[run.name]["status"] == status
             assert float(told[run.name]["beta"]) == run.config.algorithm.options["beta"]
             assert told[run.name]["accuracy"] == [[r.round, r.accuracy] for r in run.records]
+
+    @tensorboard
+    def test_tensorboard_again_shows_each_round_once(self, runs: list[Run], command: Command, tmp_path: Path):
+        for _ in range(2):
+            assert command("export", "runs", "--to", "tensorboard", "-o", "logs")[0] == 0
+        scalars = event_file(tmp_path / "logs" / "a").Scalars("accuracy")
+        assert [e.step for e in scalars] == [record.round for record in runs[0].records]
+
+    @tensorboard
+    def test_follow_does_not_wait_for_a_run_that_nobody_goes_on_with(
+        self, runs: list[Run], command: Command, tmp_path: Path
+    ):
+        make_run(tmp_path / "runs/cut", "fedavg", rounds=4, stop=2, status="interrupted")
+        code, _, err = command("export", "runs", "--to", "tensorboard", "-o", "logs", "--follow")
+        assert code == 0
+        assert "cut: 2 rounds, interrupted" in err
 
     @tensorboard
     def test_follow_goes_on_while_the_run_does(

@@ -94,6 +94,13 @@ def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def test_a_cluster_that_is_not_there(write: Callable[..., Path], command: Callable):
+    write("")
+    code, _, err = command("sweep", "sweep.toml", "-o", "out", "--on", "ray:nowhere")
+    assert code == 2
+    assert "error: the Ray cluster at nowhere cannot be joined: ValueError: Invalid address format: nowhere" in err
+
+
 def test_data_is_written_once_a_node(cifar10: list[str]):
     configs = [Config(data=Data(name)) for name in ("cifar10", "cifar10", "fashion-mini", "tiny:points")]
     files = dataset_files(configs)

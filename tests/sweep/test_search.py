@@ -1,6 +1,7 @@
 """[search]: Optuna's choices as ordinary runs."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,91 @@ def test_killed_and_started_again(write: Write, command: Command, start: Callabl
     assert ("COMPLETE", abandoned) in states
 
 
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_longer_search_draws_other_values(sampler: str, write: Write, command: Command, tmp_path: Path):
+    """Those that it would have drawn had it been asked for all of them at once."""
+    keys = "[search.keys]\noptimiser.lr = { low = 0.01, high = 0.1 }\n"
+    asked = f'[search]\nsampler = "{sampler}"\ntrials = TRIALS\n{keys}'
+    write(asked.replace("TRIALS", "4"))
+    assert command("sweep", "sweep.toml", "-o", "whole")[0] == 0
+    for trials in (2, 4):
+        write(asked.replace("TRIALS", str(trials)))
+        assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    values = [trial.params["optimiser.lr"] for trial in study(tmp_path / "out").trials]
+    assert len(set(values)) == 4
+    assert values == [trial.params["optimiser.lr"] for trial in study(tmp_path / "whole").trials]
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            "optimiser.momentum = { low = 0.5, high = 1.5 }",
+            "optimiser.momentum must be at least 0 and below 1, not 1.5",
+        ),
+        ("optimiser.momentum = [0.5, 0.9, 1.5]", "optimiser.momentum must be at least 0 and below 1, not 1.5"),
+        ('algorithm = { beta = [1.0], name = ["fedntd", "fedavg"] }', "beta is not a setting of algorithm 'fedavg'"),
+        ('partition = [{ name = "iid" }]', "the list of 'partition' may hold only text, numbers, true and false"),
+        ("seed = [1, 2]", "each trial is run with all seeds; list them as seeds = [0, 1]"),
+    ],
+)
+def test_values_that_no_run_can_have(keys: str, sentence: str, write: Write, command: Command, tmp_path: Path):
+    write(f"[search.keys]\n{keys}\n")
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert (code, err.count("\n")) == (2, 1)
+    assert sentence in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_that_do_not_go_together_fail_their_trial(write: Write, command: Command, tmp_path: Path):
+    keys = "optimiser.nesterov = [false, true]\noptimiser.momentum = [0.9, 0.0]"
+    write(f'[search]\nsampler = "random"\ntrials = 12\n[search.keys]\n{keys}\n')
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 1
+    assert "nesterov=true, optimiser.momentum=0  failed: optimiser.nesterov needs optimiser.momentum above 0" in err
+    states = {
+        (t.params["optimiser.nesterov"], t.params["optimiser.momentum"]): t.state.name
+        for t in study(tmp_path / "out").trials
+    }
+    assert states == {(n, m): "FAIL" if n and not m else "COMPLETE" for n in (False, True) for m in (0.9, 0.0)}
+
+
+def test_an_empty_section_is_no_sweep(write: Write, command: Command):
+    write("[search]\n")
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 2
+    assert "[search.keys] names nothing to search over" in err
+
+
+def test_many_keys_have_folders_that_a_file_system_takes(write: Write, command: Command, tmp_path: Path):
+    keys = [f"optimiser.{key} = [0.123456]" for key in ("lr", "momentum", "weight_decay", "decay", "proximal", "clip")]
+    keys += [f"algorithm.{key} = [0.123456]" for key in ("beta", "tau")]
+    keys += [f"federation.{key} = [3]" for key in ("rounds", "local_epochs", "batch_size", "clients")]
+    write('[search]\nsampler = "grid"\n[search.keys]\n' + "\n".join(keys) + '\npartition.name = ["iid"]\n')
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    (name,) = statuses(tmp_path / "out")
+    assert len(name) < 120
+
+
+def test_two_searches_do_not_share_a_folder(
+    write: Write, command: Command, start: Callable[..., Started], tmp_path: Path
+):
+    write(
+        '[search]\nsampler = "random"\ntrials = 2\n[search.keys]\noptimiser.lr = [0.01, 0.02]\n',
+        settings='federation.rounds = 500\nmodel = { name = "tiny:Net", pause = 0.004 }',
+    )
+    first = start("sweep", "sweep.toml", "-o", "out", "--set", "seed=3")
+    wait_for(lambda: bool(results(tmp_path / "out")))
+    code, _, err = command("sweep", "sweep.toml", "-o", "out", "--set", "seed=3")
+    assert code == 2
+    assert "another sweep is working on out" in err
+    assert [trial.state.name for trial in study(tmp_path / "out").trials] == ["RUNNING"]
+    first.send_signal(signal.SIGINT)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "go on with: fedntd sweep sweep.toml -o out --set seed=3\n" in err
+
+
 def test_trials_of_a_batch_that_chose_the_same_share_their_runs(write: Write, command: Command, tmp_path: Path):
     """Also where they fail; while values that only look the same have runs of their own."""
     asked = '[search]\nsampler = "random"\ntrials = 3\nbatch = 3\n[search.keys]\noptimiser.lr = [{}]\n'
@@ -132,21 +218,22 @@ def test_trials_of_a_batch_that_chose_the_same_share_their_runs(write: Write, co
     write(asked.format("0.01, 0.010000001").replace("random", "grid"))
     assert command("sweep", "sweep.toml", "-o", "near")[0] == 0
     assert [*statuses(tmp_path / "near").values()] == ["finished", "finished"]
+    assert [trial.params["optimiser.lr"] for trial in study(tmp_path / "near").trials] == [0.01, 0.010000001]
 
 
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"sampler": "tpr", "keys": {"seed": [1]}}, "search.sampler = 'tpr' is not known; did you mean 'tpe'"),
+        ({"sampler": "tpr", "keys": {"together": [1]}}, "search.sampler = 'tpr' is not known; did you mean 'tpe'"),
         ({"trails": 3}, "unknown key 'search.trails'; did you mean 'trials'"),
         ({}, "[search.keys] names nothing to search over"),
-        ({"keys": {"seed": 3}}, "'seed' must be a list, or a range"),
-        ({"keys": {"seed": {"low": 3, "hi": 4}}}, "'seed' must be a list, or a range"),
-        ({"sampler": "grid", "keys": {"seed": {"low": 3, "high": 4}}}, "a grid needs a list for 'seed'"),
-        ({"trials": 0, "keys": {"seed": [1]}}, "search.trials must be a whole number from 1"),
-        ({"measure": "loss", "keys": {"seed": [1]}}, "search.measure = 'loss' is not known"),
-        ({"sampler": 3, "keys": {"seed": [1]}}, "search.sampler must be of type str, not 3"),
-        ({"keys": {"seed": {"low": "a", "high": 4}}}, "search.keys.seed.low must be of type float, not 'a'"),
+        ({"keys": {"together": 3}}, "'together' must be a list, or a range"),
+        ({"keys": {"together": {"low": 3, "hi": 4}}}, "'together' must be a list, or a range"),
+        ({"sampler": "grid", "keys": {"together": {"low": 3, "high": 4}}}, "a grid needs a list for 'together'"),
+        ({"trials": 0, "keys": {"together": [1]}}, "search.trials must be a whole number from 1"),
+        ({"measure": "loss", "keys": {"together": [1]}}, "search.measure = 'loss' is not known"),
+        ({"sampler": 3, "keys": {"together": [1]}}, "search.sampler must be of type str, not 3"),
+        ({"keys": {"together": {"low": "a", "high": 4}}}, "search.keys.together.low must be of type float, not 'a'"),
     ],
 )
 def test_a_mistake_is_one_sentence(table: dict, sentence: str):
@@ -183,3 +270,23 @@ def test_a_search_does_not_go_on_with_other_choices(sampler: str, write: Write, 
     assert "choices of 'optimiser.lr' are not those that the search.db there began with; choose another" in err
     assert (tmp_path / "out/sweep.toml").read_text() == before
     assert len(study(tmp_path / "out").trials) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"rest": 'measure = "best"'}, "began with another measure"),
+        ({"head": "seeds = [0, 1]"}, "began with another list of seeds"),
+        ({"settings": "federation.rounds = 4"}, "began with another base or other settings"),
+    ],
+)
+def test_trials_of_another_kind_are_not_mixed(
+    changed: dict, sentence: str, write: Write, command: Command, tmp_path: Path
+):
+    keys = "\n[search.keys]\noptimiser.lr = [0.01]\n"
+    write(f"[search]\ntrials = 1{keys}")
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    write(f"[search]\ntrials = 2\n{changed.pop('rest', '')}{keys}", **changed)
+    code, _, err = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 2
+    assert f"the search.db there {sentence}; choose another --out" in err

@@ -1,7 +1,9 @@
 """`--on slurm`: the script that it writes, run as SLURM would run it."""
 
+import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +41,16 @@ def test_the_tasks_of_the_array_train_all_runs(
     }
     code, out, _ = command("sweep", "sweep.toml", "--out", "out", "--set", "federation.rounds=2")
     assert "4 of 4 runs finished (4 of them before)" in out
+
+
+def test_odd_names_are_quoted(write: Callable[..., Path], command: Callable, tmp_path: Path):
+    write(GRID, name="my 50%.toml")
+    code, out, _ = command("sweep", "my 50%.toml", "--out", "the 50% out", "--on", "slurm", "--json")
+    assert code == 0
+    assert json.loads(out) == {"tasks": 2, "submit": "sbatch 'the 50% out/slurm.sh'"}
+    text = (tmp_path / "the 50% out/slurm.sh").read_text()
+    (log,) = re.findall(r"^#SBATCH --output=(.*)$", text, re.MULTILINE)
+    assert shlex.split(log) == [f"{tmp_path}/the 50%% out/logs/%a.log"]  # %% is SLURM's word for %
 
 
 def test_a_device_of_the_nodes_need_not_be_here(write: Callable[..., Path], command: Callable, tmp_path: Path):

@@ -98,6 +98,13 @@ class TestDifference:
         assert pair is not None
         assert (pair.n, pair.p, pair.mean) == (1, None, pytest.approx(0.1))
 
+    def test_a_method_with_data_of_its_own_has_partners(self, tmp_path: Path):
+        runs = [made(tmp_path / f"a{seed}", [0.5], algorithm="fedavg", seed=seed) for seed in (0, 1)]
+        data = {"auxiliary__name": "fashion-mini", "auxiliary__samples": 10}
+        runs += [made(tmp_path / f"b{seed}", [0.6], algorithm="feddf", seed=seed, **data) for seed in (0, 1)]
+        found = [Baseline(runs, "fedavg").difference(g) for g in group(runs)]
+        assert [f and (f.n, round(f.mean, 6)) for f in found] == [None, (2, 0.1)]
+
     def test_the_same_difference_everywhere_has_no_p(self):
         assert paired_p(np.array([0.5, 0.75]), np.array([0.25, 0.5])) is None
 
@@ -142,6 +149,15 @@ class TestHeatMap:
         assert (found.columns, found.column_values) == ("optimiser.lr", ["0.02", "0.1"])
         assert found.values == pytest.approx(np.array([[0.09, 0.17], [0.12, 0.25]]))  # 0.12: the other one failed
         assert found.counts.tolist() == [[2, 2], [1, 2]]
+
+    def test_a_setting_may_be_a_list(self, sweep: list[Run]):
+        sizes = {"fedavg": [8], "fedntd": [16, 8]}
+        for run in sweep:
+            run.settings["model.sizes"] = sizes[run.config.algorithm.name]
+        found = heat_map(sweep, ["model.sizes", "partition.s"])
+        assert found is not None
+        assert (found.row_values, found.column_values) == (["[16, 8]", "[8]"], ["2", "5"])
+        assert found.counts.tolist() == [[4, 4], [4, 4]]
 
     def test_only_of_two_settings(self, sweep: list[Run], tmp_path: Path):
         assert heat_map(sweep) is None  # the method brings its own settings along

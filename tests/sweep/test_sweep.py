@@ -150,21 +150,22 @@ def test_a_longer_sweep_keeps_what_is_there(write: Write, command: Command, tmp_
 def test_interrupted_and_started_again(workers: str, write: Write, command: Command, start: Start, tmp_path: Path):
     settings = 'federation.rounds = 6\nmodel = { name = "tiny:Net", pause = 0.004 }'
     write(GRID, head="seeds = [0, 1]", settings=settings)
-    assert command("sweep", "sweep.toml", "--set", "model.pause=0.0", "-o", "whole")[0] == 0
+    assert command("sweep", "sweep.toml", "--set", "optimiser.lr=0.02", "-o", "whole")[0] == 0
 
-    process = start("sweep", "sweep.toml", "--workers", workers, "-o", "cut")
+    asked = ("sweep", "sweep.toml", "--set", "optimiser.lr=0.02", "--workers", workers, "-o", "cut")
+    process = start(*asked)
     cut = tmp_path / "cut"
     wait_for(lambda: sum(map(len, results(cut).values())) >= 8)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "interrupted: " in out
-    assert "go on with: fedntd sweep sweep.toml --out cut" in out
+    assert f"go on with: fedntd {' '.join(asked)}\n" in out  # without --set, it would train other runs
     found = statuses(cut)
     assert set(found.values()) <= {"finished", "interrupted"}
     assert "interrupted" in found.values()
 
-    code, out, _ = command("sweep", "sweep.toml", "-o", "cut")
+    code, out, _ = command(*asked)
     assert code == 0
     assert "4 of 4 runs finished" in out
     assert results(cut) == results(tmp_path / "whole")
@@ -223,9 +224,12 @@ def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start:
     write(GRID, settings='federation.rounds = 500\nmodel = { name = "tiny:Net", pause = 0.004 }')
     first = start("sweep", "sweep.toml", "-o", "out")
     wait_for(lambda: bool(results(tmp_path / "out")))
+    before = (tmp_path / "out/sweep.toml").read_text()
+    write(GRID)
     code, _, err = command("sweep", "sweep.toml", "-o", "out")
     assert code == 2
     assert "another sweep is working on out" in err
+    assert (tmp_path / "out/sweep.toml").read_text() == before
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     assert first.returncode == 130
@@ -236,6 +240,8 @@ def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start:
     [
         (("sweep", "none.toml"), "there is no config file none.toml"),
         (("sweep", "sweep.toml", "--on", "rai"), "--on = 'rai' is not known; did you mean 'ray'"),
+        (("sweep", "sweep.toml", "--on", "here:1"), "--on here:1: only ray takes an address"),
+        (("sweep", "sweep.toml", "--on", "slurm", "--workers", "4"), "each task is one process"),
         (("sweep", "sweep.toml", "--part", "3/2"), "--part takes I/N"),
         (("sweep", "sweep.toml", "--workers", "-1"), "--workers must be at least 0"),
         (("sweep", "sweep.toml", "--set", "data.name=cifar10"), "fedntd data get cifar10"),

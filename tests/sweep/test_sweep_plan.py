@@ -62,6 +62,14 @@ def test_the_base_is_a_preset_a_file_beside_it_or_nothing(write: Write, tmp_path
     assert run.name == "run"  # nothing differs
 
 
+def test_a_method_that_the_grid_names_keeps_its_settings(write: Write):
+    grid = '[grid]\nalgorithm.name = ["fedavg", "fedntd", "fedprox"]\n'
+    for settings in ('algorithm = { name = "fedntd", beta = 0.3 }', "algorithm.beta = 0.3"):  # fedntd is the default
+        fedavg, fedntd, fedprox = (run.config.algorithm for run in read_sweep(write(grid, settings=settings)).runs)
+        assert fedntd.options["beta"] == 0.3
+        assert "beta" not in {**fedavg.options, **fedprox.options}
+
+
 def test_one_run_asked_for_twice_is_planned_once(write: Write):
     rest = '[[runs]]\nalgorithm.name = "fedntd"\n[[runs]]\nalgorithm = { name = "fedntd", beta = 1.0 }\n'
     sweep = read_sweep(write(rest))
@@ -94,7 +102,11 @@ def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
         ("[zip]\nseed = [1]\noptimiser.lr = [1.0, 2.0]", "equally long, but seed has 1, optimiser.lr has 2"),
         ("[zip]\nseed = 1", "'seed' in [zip] must be a list, not 1"),
         ("seeds = [1]\n[grid]\nseed = [1, 2]", "'seed' is varied twice"),
+        ("[grid]\nseed = [2026-01-31]", "run 'run': seed must be of type int, not '2026-01-31'"),
+        ("[settings]\nseed = 2026-01-31", "seed must be of type int, not '2026-01-31'"),
+        ("[grid]\noptimiser.lr = [0.1]\n'optimiser.lr' = [0.2]", "'optimiser.lr' is given twice in one section"),
         ("together = -1", "together must be a whole number"),
+        ("[search]\n[grid]\nseed = [1, 2]", "has [search] and 'grid'; put the values to choose from in [search.keys]"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):

@@ -78,7 +78,20 @@ def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
                 writer.writerows(rows)
         else:
             need("pyarrow", "frames", "Parquet")
-            need("pandas", "frames", "Parquet").DataFrame(rows).to_parquet(aside, engine="pyarrow", index=False)
+            frame = need("pandas", "frames", "Parquet").DataFrame(of_one_kind(rows))
+            frame.to_parquet(aside, engine="pyarrow", index=False)
+
+
+def of_one_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As text, a column of several kinds: two methods may have a setting of one name, a word of one, a number of the
+    other. Parquet takes one kind a column."""
+    kinds: dict[str, set[type]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if value is not None:
+                kinds.setdefault(key, set()).add(float if type(value) is int else type(value))
+    mixed = {key for key, found in kinds.items() if len(found) > 1}
+    return [{k: str(v) if k in mixed and v is not None else v for k, v in row.items()} for row in rows]
 
 
 # --- trackers ---------------------------------------------------------------------------------------------------
@@ -101,7 +114,8 @@ def tensorboard(run: Run, name: str, out: Path) -> Opened:
     need("tensorboard", "tensorboard", "TensorBoard")
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    writer = SummaryWriter(str(out / name))
+    # what an earlier export wrote for this run is no longer shown, else every round would be there twice
+    writer = SummaryWriter(str(out / name), purge_step=0)
     writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in run.settings.items()))
 
     def log(record: Record) -> None:
@@ -164,19 +178,21 @@ def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
 def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
     """Hand all records to a tracker; with `follow`, also those to come, until no run goes on. Yields what is done.
 
+    A run that was interrupted is waited for only while others go on, since their sweep may come to it.
     A run that was killed and resumed plays some rounds again, with the same records: they are handed over once.
     """
     opened: dict[Path, tuple[Opened, int]] = {}
     names = dict(zip(paths, names_of(paths), strict=True))
     left = list(paths)
     while left:
-        for path in list(left):
-            run = read_run(path)
+        runs = [read_run(path) for path in left]
+        wait = follow and any(run.status == "running" for run in runs)
+        for path, run in zip(list(left), runs, strict=True):
             (log, close), done = opened.get(path) or (open_in(tracker, run, names[path], out), 0)
             for record in run.records[done:]:
                 log(record)
             opened[path] = (log, close), max(done, len(run.records))
-            if not follow or run.status in ("finished", "failed", "pruned"):
+            if not wait or run.status in ("finished", "failed", "pruned"):
                 close(run.status)
                 left.remove(path)
                 yield run

@@ -47,11 +47,13 @@ class Baseline:
 
     def __init__(self, runs: Sequence[Run], text: str) -> None:
         self.key, self.value = parse_baseline(text, runs)
-        section = f"{self.key.removesuffix('name')}" if self.key.endswith(".name") else None
+        own = [self.key.removesuffix("name")] if self.key.endswith(".name") else []
+        if self.key == "algorithm.name":
+            own.append("auxiliary.")  # data that some methods need, and the baseline may not
         self.alike = [
             key
             for key in differing(runs)
-            if key != self.key and is_telling(key, runs) and not (section and key.startswith(section))
+            if key != self.key and is_telling(key, runs) and not key.startswith(tuple(own))
         ]
         self.values = self.mean_values([run for run in runs if self.holds(run)])
 
@@ -182,25 +184,30 @@ def heat_map(runs: Sequence[Run], by: Sequence[str] = ()) -> HeatMap | None:
     keys = list(by) or telling(runs)
     if len(keys) != 2:
         return None
-    cells: dict[tuple, list[float]] = {}
+    cells: dict[tuple[str, ...], list[float]] = {}  # by repr, since a setting may be a list
+    axes: tuple[dict[str, Any], dict[str, Any]] = ({}, {})  # repr -> value
     for run in runs:
+        if any(run.settings.get(key) is None for key in keys):
+            continue
+        at = tuple(repr(run.settings[key]) for key in keys)
         value = summarise(run).final if run.status == "finished" else None
-        if all(run.settings.get(key) is not None for key in keys):
-            cells.setdefault(tuple(run.settings[key] for key in keys), []).extend([] if value is None else [value])
-    rows, columns = (in_order({key[i] for key in cells}) for i in (0, 1))
+        cells.setdefault(at, []).extend([] if value is None else [value])
+        for axis, key, place in zip(axes, keys, at, strict=True):
+            axis[place] = run.settings[key]
+    rows, columns = map(in_order, axes)
     if len(rows) < 2 or len(columns) < 2 or len(cells) <= max(len(rows), len(columns)):
         return None  # that is a list, not a map
     found = [[cells.get((row, column), []) for column in columns] for row in rows]
     return HeatMap(
         keys[0],
         keys[1],
-        [as_text(keys[0], row) for row in rows],
-        [as_text(keys[1], column) for column in columns],
+        [as_text(keys[0], axes[0][row]) for row in rows],
+        [as_text(keys[1], axes[1][column]) for column in columns],
         np.array([[float(np.mean(values)) if values else math.nan for values in row] for row in found]),
         np.array([[len(values) for values in row] for row in found]),
     )
 
 
-def in_order(values: set) -> list:
-    numbers = all(isinstance(value, int | float) for value in values)
-    return sorted(values) if numbers else sorted(values, key=str)
+def in_order(axis: dict[str, Any]) -> list[str]:
+    numbers = all(isinstance(value, int | float) for value in axis.values())
+    return sorted(axis, key=axis.__getitem__) if numbers else sorted(axis)

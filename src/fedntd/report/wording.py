@@ -21,6 +21,14 @@ def figure(key: str, value: float | None) -> str:
     return f"{value:.3f}" if key == "forgetting" else f"{100 * value:.2f}"
 
 
+def count(number: int, what: str) -> str:
+    """
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -1,9 +1,11 @@
 """`fedntd sweep`: read, plan, train, tell."""
 
 import json
+import shlex
 import shutil
-from collections.abc import Generator, Sequence
-from contextlib import closing
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,7 @@ from fedntd.data.chosen import load_dataset
 from fedntd.data.cli import AsJson, Settings
 from fedntd.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
+from fedntd.report.wording import count
 from fedntd.sweep import execute, show
 from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep
 
@@ -55,15 +58,17 @@ def sweep(
     require(workers >= 0, f"--workers must be at least 0, not {workers}")
     where, _, address = on.partition(":")
     require_one_of("--on", where, ("here", "ray", "slurm"))
+    require(where == "ray" or on == where, f"--on {on}: only ray takes an address")
+    require(where != "slurm" or not workers, "--on slurm: each task is one process, for one group; leave --workers")
     asked = read_sweep(file, settings or [])
     out = out or Path("runs") / asked.name
-    if asked.search:
+    if asked.search is not None:
         from fedntd.sweep.search import search  # Optuna is an extra
 
         require(
             on == "here" and not part and workers < 2, "a search runs in one process, here; leave --on and --workers"
         )
-        raise typer.Exit(search(asked, file, out, dry_run, as_json))
+        raise typer.Exit(search(asked, asked.search, file, out, dry_run, as_json))
 
     if not workers and where == "here":
         workers = max(1, len(execute.visible_gpus()))
@@ -81,10 +86,13 @@ def sweep(
         from fedntd.sweep.slurm import write_script
 
         script = write_script(file, settings or [], out, len(grouped))
-        stdout.print(f"job array of {len(grouped)} tasks: sbatch {escape(str(script))}", soft_wrap=True)
+        submit = shlex.join(["sbatch", str(script)])
+        if as_json:
+            print(json.dumps({"tasks": len(grouped), "submit": submit}))
+        else:
+            stdout.print(escape(f"job array of {count(len(grouped), 'task')}: {submit}"), soft_wrap=True)
         return
 
-    begin(out, file)
     todo = [left for group in mine if (left := [job for job in group if job.status != "finished"])]
     board = show.Board.of([job for group in mine for job in group])
     if where == "ray":
@@ -93,7 +101,8 @@ def sweep(
         events = on_ray(todo, out, address or None, workers)
     else:
         events = execute.here(todo) if workers == 1 else execute.in_processes(todo, min(workers, max(1, len(todo))))
-    raise typer.Exit(carry_out(events, board, out, file, alone=not part, as_json=as_json))
+    with working_in(out, file, alone=not part):
+        raise typer.Exit(carry_out(events, board, out, as_json))
 
 
 def most_together(asked: Sweep, planned: Sequence[Job]) -> int:
@@ -126,14 +135,30 @@ def check(planned: Sequence[Job], here: bool = True) -> None:
         unlabelled(config, load_dataset(config).train.x)
 
 
-def begin(out: Path, file: Path) -> None:
+@contextmanager
+def working_in(out: Path, file: Path, alone: bool = True) -> Iterator[None]:
+    """The sweep's folder, with a copy of its file. No two sweeps work in one folder, unless each has its part of it."""
+    lock = FileLock(out / ".sweep-lock")
     try:
         out.mkdir(parents=True, exist_ok=True)
         require(not (out / "config.toml").exists(), f"{out} is the folder of a single run; choose another --out")
+        if alone:
+            lock.acquire(timeout=0)
         if file.resolve() != (out / "sweep.toml").resolve():
             shutil.copyfile(file, out / "sweep.toml")
+    except Timeout:
+        raise FedntdError(f"another sweep is working on {out}; wait for it or choose another --out") from None
     except OSError as error:
         raise FedntdError(f"{out} cannot be written to: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def same_command() -> str:
+    """What to type to go on: also the settings that were given there are part of the runs."""
+    return shlex.join(["fedntd", *sys.argv[1:]])
 
 
 def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Sequence[Job]], measure: bool) -> None:
@@ -143,7 +168,9 @@ def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Se
     finished = sum(job.status == "finished" for group in mine for job in group)
     kept = f", {finished} of them finished" if finished else ""
     stderr.print(
-        f"[bold]{escape(asked.name)}[/]: {runs} runs{same}{kept}, {rounds} rounds to go, in {escape(str(out))}"
+        f"[bold]{escape(asked.name)}[/]: {count(runs, 'run')}{same}{kept}, {count(rounds, 'round')} to go, "
+        f"in {escape(str(out))}",
+        soft_wrap=True,
     )
     if not measure:
         return
@@ -156,30 +183,21 @@ def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Se
     stdout.print(f"about {total} on one device, one group after the other; nothing was written")
 
 
-def carry_out(
-    events: Generator[execute.Event], board: show.Board, out: Path, file: Path, alone: bool, as_json: bool
-) -> int:
-    """Train, tell how it went; the exit code. No two sweeps work on one folder, unless each has its part of it."""
-    lock = FileLock(out / ".sweep-lock") if alone else None
+def carry_out(events: Generator[execute.Event], board: show.Board, out: Path, as_json: bool) -> int:
+    """Train, tell how it went; the exit code."""
     interrupted = False
     try:
-        if lock:
-            lock.acquire(timeout=0)
         with closing(events):
             show.follow(events, board, stderr)
-    except Timeout:
-        raise FedntdError(f"another sweep is working on {out}; wait for it or choose another --out") from None
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        if lock:
-            lock.release()
     if as_json:
         rows = [{"run": row.name, "status": row.status, "reason": row.reason} for row in board.rows.values()]
         print(json.dumps(rows, indent=1))
     else:
         for text in show.summary_lines(board, interrupted):
             stdout.print(text, soft_wrap=True, highlight=False)
-        then = f"go on with: fedntd sweep {file} --out {out}" if interrupted else f"look at it: fedntd compare {out}"
+        look = shlex.join(["fedntd", "compare", str(out)])
+        then = f"go on with: {same_command()}" if interrupted else f"look at it: {look}"
         stdout.print(escape(then), soft_wrap=True, highlight=False)
     return 130 if interrupted else 1 if board.count("failed") else 0

@@ -19,7 +19,18 @@ from fedntd.data import download
 from fedntd.data.readers import either
 from fedntd.errors import FedntdError, require
 from fedntd.report.export import need
-from fedntd.sweep.execute import Died, Event, Group, Worker, from_line, share_cores, side_by_side, to_line, train_group
+from fedntd.sweep.execute import (
+    Died,
+    Event,
+    Group,
+    Worker,
+    from_line,
+    reason_of,
+    share_cores,
+    side_by_side,
+    to_line,
+    train_group,
+)
 
 Files = dict[str, bytes]  # path in the data folder -> content
 
@@ -30,7 +41,13 @@ def on_ray(groups: Sequence[Group], out: Path, address: str | None, workers: int
     address = address or os.environ.get("RAY_ADDRESS")
     cores = os.cpu_count() or 1
     started = {"address": address} if address else {"address": "local", "num_cpus": workers or cores}
-    ray.init(**started, include_dashboard=False if not address else None, log_to_driver=False, logging_level="ERROR")
+    try:
+        ray.init(
+            **started, include_dashboard=False if not address else None, log_to_driver=False, logging_level="ERROR"
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:  # nobody there, another version, no address
+        where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
+        raise FedntdError(f"{where}: {reason_of(error)}") from error
     try:
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
@@ -75,8 +92,6 @@ class Task(Worker):
 
 def train_there(lines: list[dict[str, Any]], data: Files, out: str) -> Iterator[Event]:
     """What a worker does, on whatever node."""
-    from fedntd.sweep.execute import reason_of
-
     try:
         require(
             Path(out).is_dir(), f"{os.uname().nodename} does not see {out}; put --out on a path that all nodes share"

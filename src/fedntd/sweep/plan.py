@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Sweep:
     runs: list[Planned]
     asked: int  # how many runs the file stands for; some may be the same run
     together: int = 0  # runs that are trained in one step at most; 0: by the device
-    search: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] | None = None
     seeds: Sequence[int] = (0,)
 
 
@@ -65,7 +65,11 @@ def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
     together = table.get("together", 0)
     require(type(together) is int and together >= 0, f"together must be a whole number from 0, not {together!r}")
     search = section(table, "search")
-    if search:
+    if "search" in table:
+        for key in ("grid", "zip", "runs"):
+            require(
+                key not in table, f"{file} has [search] and '{key}'; put the values to choose from in [search.keys]"
+            )
         return Sweep(file.stem, base, [], 0, together, search, seeds or [from_table(base).seed])
     points = all_points(table, seeds)
     require(bool(points), f"{file} asks for no run: 'runs' or a list in [zip] is empty")
@@ -142,12 +146,17 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
     """
     flat: Changes = {}
     for key, value in table.items():
-        flat |= flatten(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+        part = flatten(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+        twice = next((key for key in part if key in flat), None)
+        require(twice is None, f"'{twice}' is given twice in one section, once as a table and once in quotes")
+        flat |= part
     return flat
 
 
 def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    return with_settings(table, [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes.items()])
+    """What JSON has no word for, such as a date, goes in as text, so that the key's own check tells of it."""
+    told = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in changes.items()}
+    return with_settings(table, [f"{key}={value}" for key, value in told.items()])
 
 
 # --- runs and their names ---------------------------------------------------------------------------------------

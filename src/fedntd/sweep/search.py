@@ -1,21 +1,7 @@
-"""`[search]`: Optuna chooses the values, the runs are ordinary runs, and the study is a SQLite file beside them.
+"""`[search]`: Optuna chooses the values, the runs are ordinary runs, and the study is a SQLite file beside them."""
 
-[search]
-sampler = "tpe"             grid, random or tpe
-trials = 30                 not for a grid, which has as many as it has points
-measure = "last10"          final, best, last10 or ema, the mean over seeds
-pruner = "median"           none or median: stop a trial that is below the median of the others at its round
-warmup = 5                  rounds that no trial is stopped in
-batch = 1                   trials that are trained together
-seed = 0                    of the sampler
-[search.keys]
-optimiser.lr = { low = 1e-3, high = 0.1, log = true }
-algorithm.beta = [0.1, 0.3, 1.0]
-"""
-
-import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,73 +11,22 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from fedntd.choices import typed
 from fedntd.config import Config, from_table, identity
 from fedntd.data.chosen import load_dataset
 from fedntd.devices import choose_device
-from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
+from fedntd.errors import FedntdError, require
 from fedntd.record import RunFolder
 from fedntd.report.export import need
-from fedntd.report.summary import HEADINGS, summarise
-from fedntd.report.wording import figure, show
+from fedntd.report.summary import summarise
+from fedntd.report.wording import count, figure, show
 from fedntd.runs import read_columns, read_run
 from fedntd.sweep.execute import Event, train_group, until_settled
-from fedntd.sweep.plan import Changes, Job, Sweep, job_of, runs_by_identity, safe_name, with_changes
+from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
+from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
 
 Study: TypeAlias = Any  # Optuna's, which is an extra
 Handle: TypeAlias = Any  # its Trial
 stdout, stderr = Console(), Console(stderr=True)
-KEYS = ("sampler", "trials", "measure", "pruner", "warmup", "batch", "seed", "keys")
-RANGE = ("low", "high", "log", "step")
-
-
-@dataclass(frozen=True)
-class Search:
-    space: dict[str, Any]  # key -> list of choices, or a range
-    sampler: str = "tpe"
-    trials: int = 30
-    measure: str = "final"
-    pruner: str = "median"
-    warmup: int = 5
-    batch: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for key in ("sampler", "pruner", "measure"):
-            typed(f"search.{key}", getattr(self, key), str)
-        require_one_of("search.sampler", self.sampler, ("grid", "random", "tpe"))
-        require_one_of("search.pruner", self.pruner, ("none", "median"))
-        require_one_of("search.measure", self.measure, [key for key in HEADINGS if key != "forgetting"])
-        for key in ("trials", "warmup", "batch", "seed"):
-            value, least = getattr(self, key), 1 if key in ("trials", "batch") else 0
-            require(type(value) is int and value >= least, f"search.{key} must be a whole number from {least}")
-        require(bool(self.space), "[search.keys] names nothing to search over")
-        for key, values in self.space.items():
-            if isinstance(values, list):
-                require(bool(values), f"search.keys: the list of '{key}' is empty")
-                continue
-            is_range = isinstance(values, Mapping) and {"low", "high"} <= values.keys() <= set(RANGE)
-            require(is_range, f"search.keys: '{key}' must be a list, or a range such as {{ low = 0.001, high = 0.1 }}")
-            require(self.sampler != "grid", f"search.keys: a grid needs a list for '{key}', not a range")
-            for part, value in values.items():
-                typed(f"search.keys.{key}.{part}", value, bool if part == "log" else float)
-
-
-def read_search(table: Mapping[str, Any]) -> Search:
-    for key in table:
-        require(key in KEYS, f"unknown key 'search.{key}'; {did_you_mean(key, KEYS)}")
-    rest = {key: value for key, value in table.items() if key != "keys"}
-    return Search(space_of(table.get("keys", {})), **rest)
-
-
-def space_of(table: Any, path: str = "") -> dict[str, Any]:
-    """Flat keys; a table with `low` is a range, not a section."""
-    require(isinstance(table, Mapping), "[search.keys] is a section")
-    space: dict[str, Any] = {}
-    for key, value in table.items():
-        nested = isinstance(value, Mapping) and "low" not in value
-        space |= space_of(value, f"{path}{key}.") if nested else {f"{path}{key}": value}
-    return space
 
 
 # --- trials -----------------------------------------------------------------------------------------------------
@@ -100,11 +35,6 @@ def space_of(table: Any, path: str = "") -> dict[str, Any]:
 def open_study(asked: Search, out: Path) -> Study:
     optuna = need("optuna", "sweep", "a search")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    samplers = {
-        "grid": lambda: optuna.samplers.RandomSampler(seed=asked.seed),  # the points are all handed to it below
-        "random": lambda: optuna.samplers.RandomSampler(seed=asked.seed),
-        "tpe": lambda: optuna.samplers.TPESampler(seed=asked.seed),
-    }
     pruners = {
         "none": lambda: optuna.pruners.NopPruner(),
         "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=asked.warmup + 1),
@@ -113,37 +43,34 @@ def open_study(asked: Search, out: Path) -> Study:
         storage=f"sqlite:///{out.resolve()}/search.db",
         study_name="search",
         direction="maximize",
-        sampler=samplers[asked.sampler](),
         pruner=pruners[asked.pruner](),
         load_if_exists=True,
     )
 
 
-def grid_of(asked: Search) -> list[Changes]:
-    """All points of a grid, in order; none for the other samplers."""
-    if asked.sampler != "grid":
-        return []
-    return [dict(zip(asked.space, values, strict=True)) for values in itertools.product(*asked.space.values())]
+def sampler_of(asked: Search, number: int) -> Any:
+    """For the trial of this number, with a seed of its own: a search that goes on must not draw the values again that
+    it began with."""
+    samplers = need("optuna", "sweep", "a search").samplers
+    seed = int(np.random.SeedSequence([asked.seed, number]).generate_state(1)[0])
+    # the points of a grid are all handed to the study, so nothing is left to draw
+    return samplers.TPESampler(seed=seed) if asked.sampler == "tpe" else samplers.RandomSampler(seed=seed)
 
 
-def distributions(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The lists and ranges as Optuna has them, and checks them."""
-    kinds = need("optuna", "sweep", "a search").distributions
-    found = {}
-    for key, values in space.items():
-        try:
-            if isinstance(values, list):
-                found[key] = kinds.CategoricalDistribution(values)
-            else:
-                whole = all(type(value) is int for part, value in values.items() if part != "log")
-                found[key] = (kinds.IntDistribution if whole else kinds.FloatDistribution)(**values)
-        except ValueError as error:
-            raise FedntdError(f"search.keys: '{key}' cannot be searched over: {error}") from error
-    return found
+def kind_of(asked: Sweep, settings: Search) -> dict[str, Any]:
+    """What all trials of a study have in common: values of another kind cannot be compared."""
+    return {
+        "measure": settings.measure,
+        "list of seeds": [*asked.seeds],
+        "base or other settings": identity(from_table(asked.base)),
+    }
 
 
-def check_same_choices(study: Study, space: Mapping[str, Any]) -> None:
-    """A study that goes on may have other ranges, but not other lists."""
+def check_same(study: Study, kind: Mapping[str, Any], space: Mapping[str, Any]) -> None:
+    """A study that goes on may have other ranges, but not other lists, nor trials of another kind."""
+    for key, value in kind.items():
+        same = study.user_attrs.get(key, value) == value
+        require(same, f"the search.db there began with another {key}; choose another --out")
     check = need("optuna", "sweep", "a search").distributions.check_distribution_compatibility
     for was in {repr(trial.distributions): trial.distributions for trial in study.trials}.values():
         for key in was.keys() & space.keys():
@@ -175,45 +102,54 @@ class Trial:
         return float(np.mean([getattr(summarise(read_run(job.folder)), measure) for job in self.jobs]))
 
 
-def search(asked: Sweep, file: Path, out: Path, dry_run: bool, as_json: bool) -> int:
+def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_run: bool, as_json: bool) -> int:
     """Ask, train, tell, until there are as many trials as were asked for. The exit code."""
-    from fedntd.sweep.cli import begin
+    from fedntd.sweep.cli import same_command, working_in
 
-    settings = read_search(asked.search)
+    settings = read_search(table)
     space = distributions(settings.space)
-    example = from_table(with_changes(asked.base, {key: first_of(value) for key, value in settings.space.items()}))
+    example = check_values(asked, settings, space)
     choose_device(example)
     load_dataset(example)
     trials = len(grid_of(settings)) or settings.trials
     stderr.print(
-        f"[bold]{escape(asked.name)}[/]: {trials} trials by {settings.sampler} × {len(asked.seeds)} seeds, "
-        f"at most {trials * len(asked.seeds) * example.federation.rounds} rounds, in {escape(str(out))}",
+        f"[bold]{escape(asked.name)}[/]: {count(trials, 'trial')} by {settings.sampler} × "
+        f"{count(len(asked.seeds), 'seed')}, at most "
+        f"{count(trials * len(asked.seeds) * example.federation.rounds, 'round')}, in {escape(str(out))}",
         soft_wrap=True,
     )
     if dry_run:
         return 0
+    kind = kind_of(asked, settings)
     if (out / "search.db").exists():
-        check_same_choices(open_study(settings, out), space)
-    begin(out, file)
-    study = open_study(settings, out)
-    for point in grid_of(settings):
-        study.enqueue_trial(point, skip_if_exists=True)
-    renew_abandoned(study)
-    try:
-        while (left := trials - settled(study)) > 0:
-            there = runs_by_identity(out)
-            batch = [
-                make_trial(study.ask(space), settings, asked, out, there) for _ in range(min(left, settings.batch))
-            ]
-            play(study, batch, settings)
-    except KeyboardInterrupt:
-        stderr.print(f"interrupted; go on with: fedntd sweep {escape(str(file))} --out {escape(str(out))}")
-        return 130
-    return tell(study, settings, as_json, out)
+        check_same(open_study(settings, out), kind, space)
+    with working_in(out, file):
+        study = open_study(settings, out)
+        for key, value in kind.items():
+            study.set_user_attr(key, value)
+        enqueue(study, grid_of(settings))
+        renew_abandoned(study)
+        try:
+            while (done := settled(study)) < trials:
+                there = runs_by_identity(out)
+                batch = []
+                for number in range(done, min(done + settings.batch, trials)):
+                    study.sampler = sampler_of(settings, number)
+                    batch.append(make_trial(study.ask(space), settings, asked, out, there))
+                play(study, batch, settings)
+        except KeyboardInterrupt:
+            stderr.print(escape(f"interrupted; go on with: {same_command()}"), soft_wrap=True)
+            return 130
+        return tell(study, settings, as_json, out)
 
 
-def first_of(value: Any) -> Any:
-    return value[0] if isinstance(value, list) else value["low"]
+def enqueue(study: Study, points: Sequence[Changes]) -> None:
+    """Each point of a grid once. Optuna itself would take two for one whose numbers are close to each other."""
+    known = {trial.user_attrs.get("point") for trial in study.trials}
+    for point in points:
+        name = json.dumps(point, sort_keys=True)
+        if name not in known:
+            study.enqueue_trial(point, user_attrs={"point": name})
 
 
 def settled(study: Study) -> int:
@@ -231,13 +167,17 @@ def renew_abandoned(study: Study) -> None:
 
 
 def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path, there: dict[str, Job]) -> Trial:
-    """Its runs are those that are there, or join them: trials of one batch that chose the same values share them."""
+    """Its runs are those that are there, or join them: trials of one batch that chose the same values share them. A
+    trial whose values do not go together has failed."""
     changes = {key: handle.params[key] for key in settings.space}
     name = ",".join(f"{key.split('.')[-1]}={show(value)}" for key, value in changes.items())
     jobs = []
     for seed in asked.seeds:
-        config = from_table(with_changes(asked.base, {**changes, "seed": seed}))
-        folder = safe_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name)
+        try:
+            config = from_table(with_changes(asked.base, {**changes, "seed": seed}))
+        except FedntdError as error:
+            return Trial(handle.number, handle, changes, [], failed=str(error))
+        folder = free_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name, identity(config), set())
         jobs.append(job_of(folder, config, out, there))
         there[identity(config)] = jobs[-1]
     return Trial(handle.number, handle, changes, jobs)

@@ -12,7 +12,7 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
 #SBATCH --array=0-{last}
-#SBATCH --output={logs}/%a.log
+#SBATCH --output={logs}
 #SBATCH --time=24:00:00
 ##SBATCH --gpus=1            (take one # away for a GPU a task)
 ##SBATCH --cpus-per-task=4
@@ -25,15 +25,14 @@ exec {python} -c 'from fedntd.cli import main; main()' sweep {file} {settings}--
 
 def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> Path:
     """The script in the sweep's folder, which all nodes must see."""
-    from fedntd.sweep.cli import begin
+    from fedntd.sweep.cli import working_in
 
-    begin(out, file)
     logs = out.resolve() / "logs"
     text = SCRIPT.format(
         name=shlex.quote(file.stem),
         last=tasks - 1,
         tasks=tasks,
-        logs=logs,
+        logs=shlex.quote(f"{logs}/".replace("%", "%%") + "%a.log"),
         here=shlex.quote(os.getcwd()),
         python=shlex.quote(sys.executable),
         file=shlex.quote(str(file.resolve())),
@@ -41,10 +40,11 @@ def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> 
         out=shlex.quote(str(out.resolve())),
     )
     script = out / "slurm.sh"
-    try:
-        logs.mkdir(exist_ok=True)
-        script.write_text(text, encoding="utf-8")
-        script.chmod(0o755)
-    except OSError as error:
-        raise FedntdError(f"{script} cannot be written: {error.strerror}") from error
+    with working_in(out, file, alone=False):
+        try:
+            logs.mkdir(exist_ok=True)
+            script.write_text(text, encoding="utf-8")
+            script.chmod(0o755)
+        except OSError as error:
+            raise FedntdError(f"{script} cannot be written: {error.strerror}") from error
     return script

@@ -1,0 +1,114 @@
+"""What a `[search]` asks for, and whether runs can have the values that it may choose.
+
+[search]
+sampler = "tpe"             grid, random or tpe
+trials = 30                 not for a grid, which has as many as it has points
+measure = "last10"          final, best, last10 or ema, the mean over seeds
+pruner = "median"           none or median: stop a trial that is below the median of the others at its round
+warmup = 5                  rounds that no trial is stopped in
+batch = 1                   trials that are trained together
+seed = 0                    of the sampler
+[search.keys]
+optimiser.lr = { low = 1e-3, high = 0.1, log = true }
+algorithm.beta = [0.1, 0.3, 1.0]
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedntd.choices import typed
+from fedntd.config import Config, from_table
+from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
+from fedntd.report.export import need
+from fedntd.report.summary import HEADINGS
+from fedntd.sweep.plan import Changes, Sweep, with_changes
+
+KEYS = ("sampler", "trials", "measure", "pruner", "warmup", "batch", "seed", "keys")
+RANGE = ("low", "high", "log", "step")
+
+
+@dataclass(frozen=True)
+class Search:
+    space: dict[str, Any]  # key -> list of choices, or a range
+    sampler: str = "tpe"
+    trials: int = 30
+    measure: str = "final"
+    pruner: str = "median"
+    warmup: int = 5
+    batch: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("sampler", "pruner", "measure"):
+            typed(f"search.{key}", getattr(self, key), str)
+        require_one_of("search.sampler", self.sampler, ("grid", "random", "tpe"))
+        require_one_of("search.pruner", self.pruner, ("none", "median"))
+        require_one_of("search.measure", self.measure, [key for key in HEADINGS if key != "forgetting"])
+        for key in ("trials", "warmup", "batch", "seed"):
+            value, least = getattr(self, key), 1 if key in ("trials", "batch") else 0
+            require(type(value) is int and value >= least, f"search.{key} must be a whole number from {least}")
+        require(bool(self.space), "[search.keys] names nothing to search over")
+        require("seed" not in self.space, "search.keys: each trial is run with all seeds; list them as seeds = [0, 1]")
+        for key, values in self.space.items():
+            if isinstance(values, list):
+                require(bool(values), f"search.keys: the list of '{key}' is empty")
+                plain = all(isinstance(value, str | int | float) for value in values)
+                require(plain, f"search.keys: the list of '{key}' may hold only text, numbers, true and false")
+                continue
+            is_range = isinstance(values, Mapping) and {"low", "high"} <= values.keys() <= set(RANGE)
+            require(is_range, f"search.keys: '{key}' must be a list, or a range such as {{ low = 0.001, high = 0.1 }}")
+            require(self.sampler != "grid", f"search.keys: a grid needs a list for '{key}', not a range")
+            for part, value in values.items():
+                typed(f"search.keys.{key}.{part}", value, bool if part == "log" else float)
+
+
+def read_search(table: Mapping[str, Any]) -> Search:
+    for key in table:
+        require(key in KEYS, f"unknown key 'search.{key}'; {did_you_mean(key, KEYS)}")
+    rest = {key: value for key, value in table.items() if key != "keys"}
+    return Search(space_of(table.get("keys", {})), **rest)
+
+
+def space_of(table: Any, path: str = "") -> dict[str, Any]:
+    """Flat keys; a table with `low` is a range, not a section."""
+    require(isinstance(table, Mapping), "[search.keys] is a section")
+    space: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, Mapping) and "low" not in value
+        space |= space_of(value, f"{path}{key}.") if nested else {f"{path}{key}": value}
+    return space
+
+
+def grid_of(asked: Search) -> list[Changes]:
+    """All points of a grid, in order; none for the other samplers."""
+    if asked.sampler != "grid":
+        return []
+    return [dict(zip(asked.space, values, strict=True)) for values in itertools.product(*asked.space.values())]
+
+
+def distributions(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The lists and ranges as Optuna has them, and checks them."""
+    kinds = need("optuna", "sweep", "a search").distributions
+    found = {}
+    for key, values in space.items():
+        try:
+            if isinstance(values, list):
+                found[key] = kinds.CategoricalDistribution(values)
+            else:
+                whole = all(type(value) is int for part, value in values.items() if part != "log")
+                found[key] = (kinds.IntDistribution if whole else kinds.FloatDistribution)(**values)
+        except ValueError as error:
+            raise FedntdError(f"search.keys: '{key}' cannot be searched over: {error}") from error
+    return found
+
+
+def check_values(asked: Sweep, settings: Search, space: Mapping[str, Any]) -> Config:
+    """Whether runs can have the values: all points of a grid, else each choice and both ends of each range beside the
+    first of the others. The first of these configs."""
+    ends = {key: getattr(kind, "choices", None) or (kind.low, kind.high) for key, kind in space.items()}
+    first = {key: values[0] for key, values in ends.items()}
+    points = grid_of(settings) or [{**first, key: value} for key, values in ends.items() for value in values]
+    configs = [from_table(with_changes(asked.base, {**point, "seed": asked.seeds[0]})) for point in points]
+    return configs[0]
