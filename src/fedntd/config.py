@@ -177,12 +177,9 @@ def make_method(section: str, choice: Choice) -> FedAvg:
         isinstance(made, FedAvg),
         f"{section}.name = '{choice.name}' gives a {type(made).__name__}, not a method: a class derived from FedAvg",
     )
-    for taken in ("ratio", "auxiliary"):
-        require(
-            taken not in choice.options,
-            f"{section} '{choice.name}' has a setting '{taken}', by which name the federation tells a method something "
-            f"else; give it another name",
-        )
+    taken = " and ".join(name for name in ("ratio", "auxiliary") if name in choice.options)
+    told = f"{section} '{choice.name}' has a setting '{taken}', which is the federation's name for something else"
+    require(not taken, f"{told}; give it another name")
     return made
 
 
@@ -259,8 +256,7 @@ def read(path: Path) -> dict[str, Any]:
 def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """The table with each "section.key=value" of `settings` put in; a value is read as TOML, else as a plain string.
 
-    Another partition, model or algorithm does not take over the keys of the one that the table had; the same one keeps
-    its own.
+    Another partition, model or algorithm does not take over the keys of the one before; the same one keeps its own.
 
     >>> with_settings({"seed": 0, "algorithm": {"beta": 0.3}}, ["seed=3", "algorithm.name=fedavg"])
     {'seed': 3, 'algorithm': {'name': 'fedavg'}}

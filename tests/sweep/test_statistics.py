@@ -206,6 +206,7 @@ class TestLeaderboard:
             made(tmp_path / "a0", [0.4, 0.6], algorithm="fedavg", seed=0),
             made(tmp_path / "again", [0.9, 0.9], algorithm="fedavg", seed=0),
             made(tmp_path / "a1", [0.1, 0.1], algorithm="fedavg", seed=1),
+            made(tmp_path / "failed", [0.9, 0.9], "failed", algorithm="fedntd", seed=0),
             made(tmp_path / "n0", [0.5, 0.7], algorithm="fedntd", seed=0),
             made(tmp_path / "p0", [0.4, 0.4], algorithm="fedprox", seed=0),
             made(tmp_path / "p1", [0.4, 0.4], "failed", algorithm="fedprox", seed=1),

@@ -23,12 +23,13 @@ def leaderboard(runs: Sequence[Run]) -> str:
     require(any(run.status == "finished" for run in runs), "there is no finished run to make a leaderboard of")
     seeds = {run.config.seed for run in runs}
     scores: dict[str, dict[str, Group]] = {}
-    columns: list[str] = []
-    for run, (method, where) in zip(runs, methods_and_rest(runs), strict=True):
-        # a column says nothing of methods, whose settings may have the same name as a partition's
-        column = where.replace("partition.", "") or thing(run.config.data.name)
-        if column not in columns:
-            columns.append(column)
+    # a column says nothing of methods, whose settings may have the same name as a partition's
+    told = [
+        (m, where.replace("partition.", "") or thing(runs[0].config.data.name)) for m, where in methods_and_rest(runs)
+    ]
+    columns = list(dict.fromkeys(column for _, column in told))
+    # a run that failed counts if no other of its seed has finished
+    for run, (method, column) in sorted(zip(runs, told, strict=True), key=lambda one: one[0].status == "failed"):
         if run.status in ("finished", "failed"):
             group = scores.setdefault(method, {}).setdefault(column, Group(method, []))
             if run.config.seed not in seeds_of(group):
