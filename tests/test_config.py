@@ -227,5 +227,5 @@ def test_what_was_not_released_has_no_such_variant():
 
 
 def test_a_setting_whose_name_the_federation_uses_is_refused():
-    with pytest.raises(FedntdError, match="algorithm 'stateful:Mixing' has a setting 'ratio', which is the federation's"):
+    with pytest.raises(FedntdError, match="algorithm 'stateful:Mixing' has a setting 'ratio', which is"):
         from_table({"algorithm": {"name": "stateful:Mixing"}})
