@@ -17,6 +17,13 @@ class Little(nn.Sequential):
         )
 
 
+class Straight(nn.Linear):
+    """A linear model of points."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape[0], classes)
+
+
 class RandomFeatures(nn.Module):
     """What is trained sees the points through a frozen layer and a buffer, which each seed draws anew."""
 

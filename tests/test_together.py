@@ -76,7 +76,7 @@ def test_runs_of_one_shape_are_as_they_are_alone(
     "settings",
     [
         {"model": {"name": "stateful:RandomFeatures"}},
-        {"model": {"name": "conftest:TinyNet"}, "algorithm": {"name": "stateful:ByRatio"}},
+        {"model": {"name": "stateful:Straight"}, "algorithm": {"name": "stateful:ByRatio"}},
     ],
 )
 def test_what_a_run_has_of_its_own_besides_its_weights(settings: dict, blobs: Dataset, make_config: MakeConfig):
