@@ -1,11 +1,11 @@
 """CUDA graphs: what a GPU does again and again, launched as one piece."""
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+
+from fedntd.collector import collector_paused
 
 T = TypeVar("T")
 
@@ -25,18 +25,7 @@ def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph
             function()
     torch.cuda.current_stream().wait_stream(warm_up)
     graph = torch.cuda.CUDAGraph()
-    with no_garbage_collection(), torch.cuda.graph(graph, pool=pool):
+    # to destroy a graph spoils the capture of another, and the collector may come across a forgotten one at any time
+    with collector_paused(), torch.cuda.graph(graph, pool=pool):
         result = function()
     return graph, result
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """To destroy a graph spoils the capture of another, and a collector may come across a forgotten one at any time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

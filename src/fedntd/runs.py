@@ -1,10 +1,9 @@
 """Runs as their folders tell of them, finished or still going on: for tables, reports and whoever else only reads."""
 
 import dataclasses
-import gc
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fedntd import config as configs
+from fedntd.collector import collector_paused
 from fedntd.config import Config
 from fedntd.errors import require
 from fedntd.files import read_json
@@ -102,6 +102,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_runs(paths: Iterable[Path]) -> list[Run]:
+    # many runs are millions of numbers, and none becomes garbage: looking through them takes as long as reading them
     with collector_paused():
         return [read_run(path) for path in paths]
 
@@ -123,19 +124,6 @@ def table_with(keys: Sequence[str], file: Path) -> dict[str, Any]:
     whole = isinstance(found, dict) and found.keys() >= set(keys)
     require(whole, f"{file} is damaged: it has no {' and '.join(keys)}; put a copy back, or leave out this run")
     return found
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Many runs are millions of numbers, and none becomes garbage: looking through them all the time takes as long as
-    reading them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def is_locked(path: Path) -> bool:

@@ -95,6 +95,9 @@ def test_data_that_some_method_lacks_is_told_at_once(write: Write, command: Comm
     assert not (tmp_path / "out").exists()
 
 
+BUG = "ZeroDivisionError: a bug of the method (tiny.py, line 60)"
+
+
 def test_failed_runs_are_explained_and_the_others_go_on(write: Write, command: Command, tmp_path: Path):
     write(
         """
@@ -113,11 +116,11 @@ partition = { name = "sharding", s = 500 }
     good = ["lr=0.1,seed=0", "lr=0.1,seed=1"]
     assert {name for name, status in statuses(folder).items() if status == "finished"} == set(good)
     assert "not finite" in read_run(folder / "lr=1e+300,seed=0").reason
-    assert read_run(folder / "Buggy,seed=1").reason == "ZeroDivisionError: a bug of the method"
+    assert read_run(folder / "Buggy,seed=1").reason == BUG
     assert read_run(folder / "sharding,s=500,seed=0").reason.startswith("partition.s = 500: the smallest class")
     assert "2 of 8 runs finished, 6 failed" in out
-    assert "failed: Buggy,seed=0, Buggy,seed=1: ZeroDivisionError: a bug of the method" in out
-    assert "a group of 2 runs broke off: ZeroDivisionError: a bug of the method; its halves are tried" in err
+    assert f"failed: Buggy,seed=0, Buggy,seed=1: {BUG}" in out
+    assert f"a group of 2 runs broke off: {BUG}; its halves are tried" in err
     assert re.search(r"\[ ?\d/8\] lr=0.1,seed=0 +finished  accuracy \d+\.\d\d %  F -?\d\.\d{3}", err)
 
     # again: what is finished stays as it is, what failed is tried again; the summary tells both

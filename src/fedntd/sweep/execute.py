@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from fedntd.config import from_table, to_table
-from fedntd.errors import FedntdError
+from fedntd.errors import FedntdError, reason
 from fedntd.record import Record, RunFolder
 from fedntd.sweep.plan import Job, status
 from fedntd.together import federate_together
@@ -50,8 +50,8 @@ def train_group(group: Group) -> Generator[Event]:
             yield event_of(group[i].name, got)
     finally:
         together.close()  # saves the state of runs that are under way, and lets go of the folders
-        for i, reason in failed.items():
-            failure(group[i], reason)
+        for i, why in failed.items():
+            failure(group[i], why)
 
 
 def event_of(run: str, got: Record | FedntdError) -> Event:
@@ -87,22 +87,19 @@ def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event
             yield failure(left[0], reason_of(error))
 
 
-def failure(job: Job, reason: str) -> Event:
+def failure(job: Job, why: str) -> Event:
     """Note in the run's folder why it failed, even if it failed before it had one."""
-    with suppress(FedntdError):  # the folder may be another process's, or the disk full, which the reason says already
+    with suppress(FedntdError):  # the folder may be another process's, or the disk full, which is said already
         there = (job.folder / "config.toml").exists()
         with RunFolder(job.folder, job.config, resume=there) as folder:
             if not there:
                 folder.start([], np.zeros((0, 0), dtype=int), torch.device("cpu"), job.config.precision)
-            folder.put_status("failed", reason)
-    return {"run": job.name, "failed": reason}
+            folder.put_status("failed", why)
+    return {"run": job.name, "failed": why}
 
 
 def reason_of(error: Exception) -> str:
-    if isinstance(error, FedntdError | Died):
-        return str(error)
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return str(error) if isinstance(error, FedntdError | Died) else reason(error)
 
 
 # --- in this process --------------------------------------------------------------------------------------------
