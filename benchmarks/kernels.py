@@ -1,20 +1,23 @@
 """Each of the convolutions of the paper's network on this GPU, with several tile sizes.
 
-    PYTHONPATH=src python benchmarks/kernels.py [--clients 10] [--precision bf16] [--tune]
+    PYTHONPATH=src python benchmarks/kernels.py [--clients 1 10] [--precision bf16] [--tune]
 
-Shows the time of a launch for all clients (batch 50), and what it achieves; `--tune` tries other tiles than those in
-`triton_kernels.TILES`, the fastest first. The time of a weight gradient is with the sum of its parts.
+Shows the time of a launch for all clients (batch 50), and what it achieves; `--tune` tries other tiles than those that
+triton_kernels.py chooses, the fastest first. The time of a weight gradient is with the sum of its parts.
 """
 
 import argparse
-import contextlib
 import multiprocessing
+import statistics
 from collections.abc import Callable
+from itertools import product
 
 import torch
-from triton.testing import do_bench_cudagraph
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
 
 from fedntd import kernels, triton_kernels
+from fedntd.triton_kernels import Tiles
 
 BATCH = 50
 # what, kind of tiles, channels, outputs, side of the image, pooling; a data gradient is a forward pass of the gradient
@@ -25,20 +28,10 @@ LAYERS = [
     ("conv1 weight gradient", "window weight gradient", 4, 32, 32, True),
     ("conv2 weight gradient", "weight gradient", 32, 64, 16, False),
 ]
-ROWS = {
-    "forward": (64, 128, 256),
-    "pooled forward": (32, 64, 128),
-    "window forward": (64, 128, 256),
-    "weight gradient": (32, 64, 128),
-    "window weight gradient": (32, 64, 128),
-}
-DEPTHS = {
-    "forward": (32, 64),
-    "pooled forward": (32, 64),
-    "window forward": (16, 32, 64),
-    "weight gradient": (64, 128, 256),
-    "window weight gradient": (64, 128, 256),
-}
+FORWARD = {"rows": (16, 32, 64, 128, 256), "columns": (16, 32, 64), "depth": (16, 32, 64, 128), "parts": (1,)}
+GRADIENT = {"rows": (16, 32, 64, 128), "columns": (32, 64), "depth": (32, 64, 128), "parts": (1, 2, 4, 8, 16, 32, 64)}
+SHOWN = 5  # of the tiles that were tried
+LAUNCHES, REPEATS = 20, 5  # in a graph, and of it
 
 
 def launch(kind: str, clients: int, channels: int, outputs: int, side: int, pool: bool, dtype: torch.dtype) -> Callable:
@@ -58,53 +51,79 @@ def launch(kind: str, clients: int, channels: int, outputs: int, side: int, pool
     return lambda: kernels.conv_forward(images, tables, bias, 5, 2 if pool else 1, pool)
 
 
-def compile_once(layer: tuple, tile: tuple, clients: int, dtype: torch.dtype) -> None:
+def microseconds(run: Callable, tiles: Tiles | None) -> float | None:
+    """Of a launch with these tiles, or those that are chosen; None if the GPU has no room for them."""
+    chosen = triton_kernels.forward_tiles, triton_kernels.gradient_tiles
+    if tiles:
+        triton_kernels.forward_tiles = triton_kernels.gradient_tiles = lambda *_: tiles
+    try:
+        run()
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(torch.cuda.Stream()):  # torch.cuda.graph would empty the cache each time
+            graph.capture_begin()
+            for _ in range(LAUNCHES):
+                run()
+            graph.capture_end()
+    except (OutOfResources, CompilationError):
+        return None
+    finally:
+        triton_kernels.forward_tiles, triton_kernels.gradient_tiles = chosen
+    times = []
+    for _ in range(REPEATS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(1000 * start.elapsed_time(end) / LAUNCHES)
+    return statistics.median(times)
+
+
+def candidates(kind: str, outputs: int) -> list[Tiles]:
+    """Tiles to be tried; what asks for more than a program can have is left out."""
+    sizes = GRADIENT if "gradient" in kind else FORWARD
+    found = []
+    for rows, columns, depth, parts in product(*(sizes[axis] for axis in ("rows", "columns", "depth", "parts"))):
+        sums = (depth if "gradient" in kind else rows) * columns * (1 if kind in ("forward", "weight gradient") else 4)
+        if columns <= outputs and 512 <= sums <= 32768:
+            warps = (4,) if sums < 8192 else (4, 8)
+            found += [Tiles(rows, columns, depth, w, stages, parts) for w in warps for stages in (2, 3, 4)]
+    return found
+
+
+def compile_once(layer: tuple, tiles: Tiles, clients: int, dtype: torch.dtype) -> None:
     """In a process of its own, so that many compile side by side; what they compile is kept on disk."""
     torch.backends.cuda.matmul.allow_tf32 = True
     _, kind, channels, outputs, side, pool = layer
-    triton_kernels.TILES[kind, 8 * dtype.itemsize] = (tile, tile)
-    with contextlib.suppress(Exception):  # a tile that asks for too much shared memory: said when it is timed
-        launch(kind, clients, channels, outputs, side, pool, dtype)()
+    microseconds(launch(kind, clients, channels, outputs, side, pool, dtype), tiles)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--clients", nargs="+", type=int, default=[10])
     parser.add_argument("--precision", choices=["bf16", "tf32"], default="bf16")
     parser.add_argument("--tune", action="store_true")
     arguments = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = True
-    dtype, bits = (torch.bfloat16, 16) if arguments.precision == "bf16" else (torch.float32, 32)
-    print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.clients} clients, {arguments.precision}"
-    )
-    tried = {layer[0]: [triton_kernels.TILES[layer[1], bits][layer[2] >= 16]] for layer in LAYERS}
+    dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.precision}")
+    tried = {layer: candidates(layer[1], layer[3]) if arguments.tune else [] for layer in LAYERS}
     if arguments.tune:
-        for what, kind, *_ in LAYERS:
-            more = ((m, k, w, s) for m in ROWS[kind] for k in DEPTHS[kind] for w in (4, 8) for s in (2, 3, 4))
-            tried[what] = list(dict.fromkeys([*tried[what], *more]))
         with multiprocessing.get_context("spawn").Pool() as workers:
-            work = [(layer, tile, arguments.clients, dtype) for layer in LAYERS for tile in tried[layer[0]]]
+            # the number of parts is not compiled in
+            work = [(layer, t, 1, dtype) for layer in LAYERS for t in tried[layer] if t.parts == 1]
             workers.starmap(compile_once, work, chunksize=4)
-    for what, kind, channels, outputs, side, pool in LAYERS:
-        run = launch(kind, arguments.clients, channels, outputs, side, pool, dtype)
-        operations = 2 * 25 * channels * outputs * side**2 * BATCH * arguments.clients
-        tiles = triton_kernels.TILES[kind, bits]
-        chosen = tiles[channels >= 16]
-        times = {}
-        for tile in tried[what]:
-            triton_kernels.TILES[kind, bits] = (tile, tile)
-            try:
-                times[tile] = do_bench_cudagraph(run)
-            except Exception as error:  # tiles that ask for more shared memory than there is
-                print(f"    {tile}: {str(error).splitlines()[0]}")
-        triton_kernels.TILES[kind, bits] = tiles
-        for tile, milliseconds in sorted(times.items(), key=lambda item: item[1])[:5]:
-            rate = operations / milliseconds / 1e9
-            mark = "  in use" if tile == chosen else ""
-            print(f"{what:22} {tile!s:20} {1000 * milliseconds:7.1f} µs {rate:7.0f} TFLOP/s{mark}", flush=True)
-        if times and chosen not in sorted(times, key=lambda tile: times[tile])[:5] and chosen in times:
-            print(f"{what:22} {chosen!s:20} {1000 * times[chosen]:7.1f} µs, in use", flush=True)
+    for clients, layer in product(arguments.clients, LAYERS):
+        what, kind, channels, outputs, side, pool = layer
+        run = launch(kind, clients, channels, outputs, side, pool, dtype)
+        operations = 2 * 25 * channels * outputs * side**2 * BATCH * clients
+        found = {tiles: time for tiles in tried[layer] if (time := microseconds(run, tiles))}
+        fastest = sorted(found, key=found.__getitem__)[:SHOWN]
+        for tiles, time in [(None, microseconds(run, None)), *((t, found[t]) for t in fastest)]:
+            shown = tuple(tiles) if tiles else "in use"
+            rate = operations / time / 1e6
+            print(f"{clients:3} {what:22} {shown!s:26} {time:7.1f} µs {rate:7.0f} TFLOP/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,24 @@ def pool_on(device: torch.device) -> Any:
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
+def urgent_stream_on(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream whose kernels go before those of others; None where there are none."""
+    return torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+
+
+def side_by_side(plain: Callable[[], Any], urgent: Callable[[], Any], stream: torch.cuda.Stream | None) -> None:
+    """Two functions that have nothing to do with each other: at once, the second on this stream, if there is one."""
+    if stream is None:
+        plain()
+        urgent()
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        urgent()
+    plain()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
 def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
     """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
     warm_up = torch.cuda.Stream()

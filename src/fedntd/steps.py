@@ -2,6 +2,7 @@
 
 A step is split in three (tracing.py): what depends on the context alone is computed when a run of steps begins; what
 depends on it and on the samples, such as the answers of a teacher, for several steps ahead; only the rest in each step.
+And that forks in two (forking.py): most weights are updated beside the rest of the backward pass.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from torch.utils import _pytree as pytree
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
-from fedntd.graphs import graph_of, pool_on
+from fedntd.forking import forked
+from fedntd.graphs import graph_of, pool_on, side_by_side, urgent_stream_on
 from fedntd.tracing import (
     BATCH,
     OWN,
@@ -107,6 +109,7 @@ class Compiler:
     def __post_init__(self) -> None:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
         self.pool = pool_on(self.device)
+        self.side = urgent_stream_on(self.device)
 
     def make(self, buffers: Buffers, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
@@ -177,13 +180,28 @@ class Compiler:
                 return ()
             return vmap(three.ahead, in_dims=(*[None] * (given - 1), 0))(*inputs[:-1], places)
 
-        def step_at_place(*tensors: Tensor) -> None:
-            place = tensors[given - 1]
-            ahead = [at(leaf, place) for leaf in tensors[given : given + foreseen]]
-            three.step(*tensors[:given], *ahead, *tensors[given + foreseen :])
+        def at_place(module: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*tensors: Tensor) -> Any:
+                place = tensors[given - 1]
+                ahead = [at(leaf, place) for leaf in tensors[given : given + foreseen]]
+                return module(*tensors[:given], *ahead, *tensors[given + foreseen :])
 
-        module = trace(look_ahead, [*tensors, plan, places], [*axes, 2, None])
-        return module and Parts(three, compiled(module), compiled(step_at_place))
+            return compiled(call)
+
+        look = trace(look_ahead, [*tensors, plan, places], [*axes, 2, None])
+        if look is None:
+            return None
+        fork = forked(three.step)
+        if fork is None:
+            return Parts(three, compiled(look), at_place(three.step))
+        trunk, early, late = (at_place(part) for part in (fork.trunk, *fork.branches))
+
+        def fork_step(*tensors: Tensor) -> None:
+            shared = trunk(*tensors)
+            mark_clients(shared, fork.axes)
+            side_by_side(lambda: early(*tensors, *shared), lambda: late(*tensors, *shared), self.side)
+
+        return Parts(three, compiled(look), fork_step)
 
     def axes_and_kinds(self, inputs: tuple) -> tuple[list[int | None], list[str]]:
         """Of each tensor: along which axis the clients are, and what it is."""

@@ -15,6 +15,7 @@ Neighbouring patches overlap, so every pixel is read up to 25 times: `.ca` keeps
 No atomic additions, so that repeated runs are the same to the last bit.
 """
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAssignmentType=false
+# pyright: reportGeneralTypeIssues=false
 # (Triton compiles these functions; their types are not Python's)
 
 import math
@@ -161,6 +162,19 @@ def weight_gradient_kernel(
     tl.store(part_ptr + where, total, mask=(k < DEPTH)[:, None] & (feature < N)[None, :])
 
 
+@triton.jit(do_not_specialize=["parts"])
+def sum_kernel(part_ptr, out_ptr, parts, numbers, MOST_PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    group = tl.program_id(1).to(tl.int64)
+    part_ptr += group * parts * numbers
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for part in tl.static_range(MOST_PARTS):  # written out, so that no load waits for the one before
+        total += tl.load(
+            part_ptr + part * numbers + at, mask=(at < numbers) & (at < (parts - part) * numbers), other=0.0
+        )
+    tl.store(out_ptr + group * numbers + at, total, mask=at < numbers)
+
+
 # rows, depth, warps, stages, for few channels and for many: fastest of those tried on an H200 with the paper's layers
 # (ten clients, batch 50), but for the 32-bit weight gradient, which has changed since
 TILES = {
@@ -173,6 +187,10 @@ TILES = {
     ("weight gradient", 32): ((32, 128, 4, 2), (32, 64, 4, 2)),
     ("window weight gradient", 16): ((64, 64, 4, 4),),
 }
+
+
+LEAST_ROWS = 64  # with fewer, tensor cores are not used in full
+SUMMED = 256  # numbers of a gradient whose parts a program sums
 
 
 class Chip(NamedTuple):
@@ -194,10 +212,6 @@ def stages_that_fit(wanted: int, numbers: int, x: Tensor, besides: int = 0) -> i
     return max(1, min(wanted, room // (numbers * x.element_size())))
 
 
-def tiles(kind: str, channels: int, x: Tensor) -> tuple[int, int, int, int]:
-    return TILES[kind, 8 * x.element_size()][channels >= 16]
-
-
 def tile(wanted: int, most: int) -> int:
     """A power of two from 16 (the least a matrix instruction takes) to `most` that covers `wanted` if it can."""
     return min(most, max(16, triton.next_power_of_2(wanted)))
@@ -217,6 +231,43 @@ def by_group(tensor: Tensor) -> Tensor:
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
+class Tiles(NamedTuple):
+    """What one program of a kernel does: so many rows, columns and depth at a time, with how many warps and stages."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    parts: int = 1  # of a sum over rows, each a program's
+
+
+def forward_tiles(kind: str, images: Tensor, features: int, outputs: int) -> Tiles:
+    groups, channels = len(images), images.shape[-1]
+    rows, depth, warps, stages = TILES[kind, 8 * images.element_size()][channels >= 16]
+    columns = tile(features, 32 if kind == "window forward" else 64)
+    while rows > LEAST_ROWS and groups * triton.cdiv(outputs, rows) < chip_of(images.device).processors:
+        rows //= 2  # few clients: smaller tiles, so that the whole chip has something to do
+        if channels >= 16:
+            depth, stages = 64, 4  # and longer steps, since each waits for its pixels
+    patches, places = (4 if kind == "pooled forward" else 1), (4 if kind == "window forward" else 1)
+    stages = stages_that_fit(stages, depth * (patches * rows + places * columns), images)
+    return Tiles(rows, columns, depth, warps, stages)
+
+
+def gradient_tiles(kind: str, images: Tensor, features: int, depth: int, outputs: int) -> Tiles:
+    window = kind == "window weight gradient"
+    rows, most, warps, stages = TILES[kind, 8 * images.element_size()][images.shape[-1] >= 16]
+    columns, deep = tile(features, 32 if window else 64), tile(depth, most)
+    across = triton.cdiv(depth, deep) * triton.cdiv(features, columns)
+    processors = chip_of(images.device).processors
+    # of at least eight tiles each; six programs a processor keep it busy, and for one group one on each are enough
+    parts = min(triton.cdiv(outputs, 8 * rows), processors // across, 6 * processors // (len(images) * across))
+    besides = rows * (deep + (4 if window else 1) * columns)
+    stages = stages_that_fit(stages, rows * (deep + 2 * columns), images, besides)
+    return Tiles(rows, columns, deep, warps, stages, max(1, parts))
+
+
 def forward(
     images: Tensor, tables: Tensor, bias: Tensor, out: Tensor, index: Tensor, size: int, step: int, pool: bool
 ) -> None:
@@ -228,18 +279,12 @@ def forward(
     height, width = height - size + 1, width - size + 1
     outputs = batch * (height // step) * (width // step)
     kind = "window forward" if window else "pooled forward" if pool else "forward"
-    bm, bk, warps, stages = tiles(kind, channels, images)
-    bn = tile(features, 32 if window else 64)
-    while bm > 16 * warps // 4 and groups * triton.cdiv(outputs, bm) < chip_of(images.device).processors:
-        bm //= 2  # few clients: smaller tiles, so that the whole chip has something to do
-        if channels >= 16:
-            bk, stages = 64, 4  # and longer steps, since each waits for its pixels
-    patches, columns = (4 if pool and not window else 1), (4 if window else 1) * bn
-    stages = stages_that_fit(stages, bk * (patches * bm + columns), images)
-    forward_kernel[(triton.cdiv(outputs, bm), groups, triton.cdiv(features, bn))](
+    tiles = forward_tiles(kind, images, features, outputs)
+    forward_kernel[(triton.cdiv(outputs, tiles.rows), groups, triton.cdiv(features, tiles.columns))](
         images, tables, bias, out, index, images.stride(0), tables.stride(0), bias.stride(0), outputs,
         HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, STEP=step, POOL=pool, WINDOW=window,
-        BM=bm, BN=bn, BK=bk, PRECISION=dot_precision(images), num_warps=warps, num_stages=stages,
+        BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PRECISION=dot_precision(images),
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
@@ -250,24 +295,21 @@ def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Te
     groups, batch, height, width, channels = images.shape
     run = run_of((size + window) * channels, width * channels)
     height, width = height - size + 1, width - size + 1
-    rows, (depth, _, outputs) = batch * height * width // (4 if window else 1), tables.shape[1:]
-    kind = "window weight gradient" if window else "weight gradient"
-    bm, bk, warps, stages = tiles(kind, channels, dy)
-    bn, bk = tile(outputs, 32 if window else 64), tile(depth, bk)
-    across = triton.cdiv(depth, bk) * triton.cdiv(outputs, bn)
-    processors = chip_of(images.device).processors
-    # of at least eight tiles each; six programs a processor keep it busy, and for one group one on each are enough
-    parts = min(triton.cdiv(rows, 8 * bm), processors // across, 6 * processors // (groups * across))
-    share = bm * triton.cdiv(triton.cdiv(rows, max(1, parts)), bm)
-    parts = triton.cdiv(rows, share)
-    columns = (4 if window else 1) * bn
-    stages = stages_that_fit(stages, bm * (bk + 2 * bn), dy, besides=bm * (bk + columns))
+    outputs, (depth, _, features) = batch * height * width // (4 if window else 1), tables.shape[1:]
+    tiles = gradient_tiles("window weight gradient" if window else "weight gradient", images, features, depth, outputs)
+    share = tiles.rows * triton.cdiv(triton.cdiv(outputs, tiles.parts), tiles.rows)
+    parts = triton.cdiv(outputs, share)
     partial = tables if parts == 1 else tables.new_empty(groups, parts, *tables.shape[1:])
+    across = triton.cdiv(depth, tiles.depth) * triton.cdiv(features, tiles.columns)
     weight_gradient_kernel[(across, groups, parts)](
-        dy, index, images, partial, dy.stride(0), index.stride(0), images.stride(0), rows, share,
-        HEIGHT=height, WIDTH=width, C=channels, N=outputs, SIZE=size, RUN=run, WINDOW=window,
-        BM=bm, BN=bn, BK=bk, SPLIT=dy.dtype == torch.float32 and dot_precision(dy) == "tf32",
-        PRECISION=dot_precision(dy), num_warps=warps, num_stages=stages,
+        dy, index, images, partial, dy.stride(0), index.stride(0), images.stride(0), outputs, share,
+        HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, WINDOW=window,
+        BM=tiles.rows, BN=tiles.columns, BK=tiles.depth,
+        SPLIT=dy.dtype == torch.float32 and dot_precision(dy) == "tf32", PRECISION=dot_precision(dy),
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if parts > 1:
-        torch.sum(partial, 1, out=tables)
+        numbers = tables[0].numel()
+        sum_kernel[(triton.cdiv(numbers, SUMMED), groups)](
+            partial, tables, parts, numbers, MOST_PARTS=triton.next_power_of_2(parts), BLOCK=SUMMED
+        )
