@@ -86,3 +86,21 @@ def test_any_number_of_functions_can_be_compiled_in_a_process(monkeypatch: pytes
     for factor in range(5):
         graph = tracing.traced(partial(operator.mul, factor), [torch.ones(2)])
         assert tracing.compiled(graph)(torch.ones(2)).tolist() == [factor, factor]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_only_the_number_of_clients_is_left_open(monkeypatch: pytest.MonkeyPatch):
+    """Whatever was compiled before: the compiler takes functions of one line of code for the same, and would leave all
+    sizes open in which their inputs differ."""
+    open_sizes: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list) -> object:
+        open_sizes.append(sum(isinstance(given, torch.SymInt) for given in inputs))
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    for shape in [(2, 3, 4), (3, 5, 4), (4, 5, 6, 7), (5, 7, 6)]:
+        x = torch.ones(shape)
+        tracing.mark_clients([x], [0])
+        tracing.compiled(lambda x: 2 * x)(x)
+    assert open_sizes == [1, 1, 1, 1]

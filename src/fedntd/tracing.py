@@ -208,7 +208,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     step = torch.compile(own, fullgraph=True)
 
     def call(*tensors: Tensor) -> Any:
-        with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
+        # dynamo remembers, by line of code, which sizes have changed; here that would be a mixture of all functions'
+        with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT, automatic_dynamic_shapes=False):
             return step(*tensors)
 
     return call
