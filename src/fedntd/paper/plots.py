@@ -59,7 +59,7 @@ def mean_curve(ax: Axes, results: Sequence[Result], measure: str, smooth: int = 
 
 
 def legend(figure: Figure, *axes: Axes) -> None:
-    """Above the panels, where it can hide nothing."""
+    """Above the panels, where it can hide nothing. A single line has its name, too: others may not be measured yet."""
     named = {name: line for ax in axes for line, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    if len(named) > 1:
+    if named:
         figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), 7))
