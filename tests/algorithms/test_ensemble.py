@@ -12,7 +12,19 @@ import torch
 from torch import Tensor, nn
 from worlds import F64, draw
 
-from fedntd import Batch, Config, Dataset, Federation, FedntdError, Out, configure, federate, from_tensors, tree
+from fedntd import (
+    Batch,
+    Config,
+    Dataset,
+    Federation,
+    FedntdError,
+    Out,
+    configure,
+    federate,
+    from_tensors,
+    tracing,
+    tree,
+)
 from fedntd.algorithms.composed import Composed
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.algorithms.fedavg import FedAvg
@@ -248,6 +260,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
     monkeypatch.setattr("fedntd.algorithms.ensemble.pool_on", lambda device: "a pool")
     monkeypatch.setattr("fedntd.algorithms.ensemble.graph_of", graph_of)
+    monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", lambda module: module)
     return captures
 
 
@@ -263,6 +276,20 @@ def test_the_steps_that_a_gpu_captures_once_are_the_same_steps_in_every_round(
         assert all(torch.equal(ours[name], theirs[name]) for name in W_G)
     sizes = {len(places) for places in auxiliary().batches(1, 8, getattr(algorithm, "steps", 12))}
     assert len(captures) == len(sizes)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
+def test_compiled_steps_are_the_same_steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
+    """By the compiler that a GPU's steps go through, here for a CPU."""
+    algorithm = FedDF(steps=7, lr=0.1, batch_size=8)
+    plain = [merged(algorithm, server={"round": torch.tensor(round)}) for round in (0, 1)]
+    captures = request.getfixturevalue("as_on_a_gpu")
+    monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", tracing.compiled)
+    kept = two_rounds(algorithm.with_values({"auxiliary": auxiliary()}))
+    for ours, theirs in zip(kept, plain, strict=True):
+        for name in W_G:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-12)
+    assert len(captures) > 0
 
 
 @SHORT_LAST_BATCH

@@ -16,6 +16,7 @@ from fedntd.errors import FedntdError
 from fedntd.graphs import graph_of, pool_on
 from fedntd.models.functional import Model
 from fedntd.rng import generator
+from fedntd.tracing import compiled, traced
 from fedntd.tree import Weights
 
 TOGETHER = 500  # samples that teachers look at in one pass
@@ -39,8 +40,9 @@ class StepGraph(NamedTuple):
 class Student:
     """Weights that learn what a teacher answers to the server's data.
 
-    A GPU takes longer to launch a step, piece by piece, than to take it. So there it is captured as a CUDA graph, once
-    for each size of a batch. A graph knows addresses: what a step reads and changes stays where it is, in all rounds.
+    A GPU takes longer to launch a step, piece by piece, than to take it. So there it is compiled and captured as a CUDA
+    graph, once for each size of a batch. A graph knows addresses: what a step reads and changes stays where it is, in
+    all rounds.
     """
 
     def __init__(self, model: Model, part: DevicePart, rule: Rule, w: Weights, q: Tensor) -> None:
@@ -62,7 +64,7 @@ class Student:
     def learn(self, places: Tensor, rates: Tensor) -> None:
         """One step on the samples at these places; `rates` are what the rule wants to know of it."""
         if self.pool is None:
-            self.step(places, rates)
+            self.step(self.vector, self.memory, self.q, places, rates)
             return
         if len(places) not in self.graphs:
             self.graphs[len(places)] = self.captured(places.clone(), rates.clone())
@@ -73,20 +75,22 @@ class Student:
 
     def captured(self, places: Tensor, rates: Tensor) -> StepGraph:
         vector, memory = self.vector.clone(), self.memory.clone()
-        graph, _ = graph_of(lambda: self.step(places, rates), self.pool)
+        tensors = self.vector, self.memory, self.q, places, rates
+        step = compiled(traced(lambda *tensors: self.step(*tensors), tensors))
+        graph, _ = graph_of(lambda: step(*tensors), self.pool)
         self.vector.copy_(vector)  # warming up took steps
         self.memory.copy_(memory)
         return StepGraph(graph, places, rates)
 
-    def step(self, places: Tensor, rates: Tensor) -> None:
+    def step(self, vector: Tensor, memory: Tensor, q: Tensor, places: Tensor, rates: Tensor) -> None:
         """By the gradient of the mean of KL(q || student)."""
 
         def loss(w: Weights) -> Tensor:
             logits = self.model.frozen(w, self.part.plain(places)).logits
-            return kl(self.q[places], logits.log_softmax(-1)).mean()
+            return kl(q[places], logits.log_softmax(-1)).mean()
 
-        gradient, _ = tree.grad_and_value(loss, self.w)
-        self.rule.update(self.vector, torch.cat([g.flatten() for g in gradient.values()]), self.memory, rates)
+        gradient, _ = tree.grad_and_value(loss, named(vector, self.w))
+        self.rule.update(vector, torch.cat([g.flatten() for g in gradient.values()]), memory, rates)
 
     def weights(self) -> Weights:
         """As they are now; a copy, since they go on changing."""
