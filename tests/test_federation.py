@@ -282,3 +282,9 @@ def test_fedcurv_of_recurrent_layers(blobs: Dataset, make_config: MakeConfig):
         Federation(make_config(algorithm={"name": "fedcurv"}), blobs, Recurrent())
     few = make_config(algorithm={"name": "fedcurv", "per_sample": False}, federation={"rounds": 1})
     assert len(list(Federation(few, blobs, Recurrent()))) == 1
+
+
+@pytest.mark.parametrize("begin", [Federation, lambda config: list(federate(config))])
+def test_a_name_in_place_of_a_config_is_one_sentence(begin: Callable):
+    with pytest.raises(FedntdError, match=r"'demo' is no Config; configure\(\.\.\.\) makes one"):
+        begin("demo")

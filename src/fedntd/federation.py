@@ -330,6 +330,7 @@ def naming_what_is_given(
     config: Config, dataset: Dataset | None, model: nn.Module | None, auxiliary: Dataset | Tensor | None
 ) -> Config:
     """The config with the names of the objects that stand in for what it names."""
+    require(isinstance(config, Config), f"{config!r} is no Config; configure(...) makes one, of a preset or a file")
     if dataset is not None:
         config = replace(config, data=replace(config.data, name=f"{GIVEN}{dataset.name}"))
     if model is not None:
