@@ -91,13 +91,13 @@ class Step(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A step's, compiled where it is worth it. All take the tensors of the buffers, in the order of `inputs_of`."""
+    """What a step is made of. All take the tensors of the buffers (`inputs_of`), and what is said here."""
 
-    once: Callable[..., tuple[Tensor, ...]]  # what the context alone says
-    once_axes: list[int | None]  # of the clients in that
-    look_ahead: Callable[..., tuple[Tensor, ...]]  # of a plan and all places, too: fills the batches, and says what
-    ahead_axes: list[int | None]  # there is to say of each
-    step: Callable[..., None]  # of what `look_ahead` gave and what `once` did, too
+    once: Callable[..., tuple[Tensor, ...]]  # what follows from the context alone
+    once_axes: list[int | None]  # along which the clients are
+    look_ahead: Callable[..., tuple[Tensor, ...]]  # a plan, all places: fills the batches, and what follows from each
+    ahead_axes: list[int | None]
+    step: Callable[..., None]  # what `look_ahead` gave, what `once` gave
 
 
 Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], fx.GraphModule | None]
@@ -202,11 +202,12 @@ class Compiler:
             three.once,
             three.once_axes,
             compiled(look),
-            [None if axis is None else axis + 1 for axis in three.ahead_axes],  # the first is that of the places
+            [None if axis is None else axis + 1 for axis in three.ahead_axes],  # after that of the places
             self.in_two_branches(fork, at_place) if fork else at_place(three.step),
         )
 
     def in_two_branches(self, fork: Fork, compile: Callable[[fx.GraphModule], Callable[..., Any]]) -> Callable:
+        """The step that was forked."""
         trunk, early, late = map(compile, (fork.trunk, *fork.branches))
 
         def step(*tensors: Tensor) -> None:
