@@ -28,6 +28,9 @@ LAYERS = [
     ("conv1 weight gradient", "window weight gradient", 4, 32, 32, True),
     ("conv2 weight gradient", "weight gradient", 32, 64, 16, False),
 ]
+# in 32 bits, pooled convolutions do not read whole windows
+PLAIN = {"window forward": "pooled forward", "window weight gradient": "weight gradient"}
+WITHOUT_WINDOWS = [(what, PLAIN.get(kind, kind), c, n, side, pool) for what, kind, c, n, side, pool in LAYERS]
 FORWARD = {"rows": (16, 32, 64, 128, 256), "columns": (16, 32, 64), "depth": (16, 32, 64, 128), "parts": (1,)}
 GRADIENT = {"rows": (16, 32, 64, 128), "columns": (32, 64), "depth": (32, 64, 128), "parts": (1, 2, 4, 8, 16, 32, 64)}
 SHOWN = 5  # of the tiles that were tried
@@ -108,13 +111,14 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.precision}")
-    tried = {layer: candidates(layer[1], layer[3]) if arguments.tune else [] for layer in LAYERS}
+    layers = LAYERS if dtype == torch.bfloat16 else WITHOUT_WINDOWS
+    tried = {layer: candidates(layer[1], layer[3]) if arguments.tune else [] for layer in layers}
     if arguments.tune:
         with multiprocessing.get_context("spawn").Pool() as workers:
             # the number of parts is not compiled in
-            work = [(layer, t, 1, dtype) for layer in LAYERS for t in tried[layer] if t.parts == 1]
+            work = [(layer, t, 1, dtype) for layer in layers for t in tried[layer] if t.parts == 1]
             workers.starmap(compile_once, work, chunksize=4)
-    for clients, layer in product(arguments.clients, LAYERS):
+    for clients, layer in product(arguments.clients, layers):
         what, kind, channels, outputs, side, pool = layer
         run = launch(kind, clients, channels, outputs, side, pool, dtype)
         operations = 2 * 25 * channels * outputs * side**2 * BATCH * clients

@@ -1,15 +1,23 @@
 """A step as a trunk and two branches: whichever branch comes first, it is the same step."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedntd import tracing
+from fedntd import Config, Federation, forking, steps, tracing
 from fedntd.forking import Fork, forked
+from fedntd.steps import Buffers, Compiler, Step
+from fedntd.tracing import is_view
+from fedntd.vectorised import Vectorised
+from patchwork import Patchwork, drawn_run
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = 2, 3, 4, 32  # most weights are in the last layer
 X = torch.randn(BATCH, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -30,7 +38,7 @@ def weights(seed: int) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, generator=rng) for shape in ((INPUTS, HIDDEN), (HIDDEN, OUTPUTS))]
 
 
-def fork_of(step: Callable[..., None]) -> Fork | None:
+def fork_of(step: Callable[..., Any]) -> Fork | None:
     return forked(tracing.traced(step, [*weights(0), X]))
 
 
@@ -86,11 +94,134 @@ def changes_on_the_way(first: Tensor, last: Tensor, x: Tensor) -> None:
     last.copy_(last - hidden.T @ (hidden @ last))
 
 
-@pytest.mark.parametrize("step", [reads_what_it_changed, changes_on_the_way])
-def test_a_step_whose_changes_depend_on_their_order_is_not_forked(step: Callable[..., None]):
+def writes_what_another_input_was(first: Tensor, last: Tensor, x: Tensor) -> None:
+    gradient = x.T @ (x @ first @ last @ last.T)
+    last.copy_(first[0, 0].expand(HIDDEN, OUTPUTS))
+    first.copy_(first - gradient)
+
+
+def returns_something(first: Tensor, last: Tensor, x: Tensor) -> Tensor:
+    size = last.norm()
+    two_layers(first, last, x)
+    return size
+
+
+@pytest.mark.parametrize(
+    "step",
+    [reads_what_it_changed, changes_on_the_way, writes_what_another_input_was, returns_something],
+)
+def test_a_step_that_depends_on_the_order_of_its_changes_is_not_forked(step: Callable[..., Any]):
     assert fork_of(step) is None
 
 
 def test_a_step_that_would_hand_over_more_than_it_changes_is_not_forked():
     many = torch.randn(100 * OUTPUTS, INPUTS, dtype=torch.float64)
     assert forked(tracing.traced(two_layers, [*weights(0), many])) is None
+
+
+def test_the_number_of_clients_can_be_asked_for_after_the_weights_have_changed():
+    def step(first: Tensor, last: Tensor, x: Tensor) -> None:
+        hidden = (x @ first).tanh()
+        dy = hidden @ last
+        dx = (dy @ last.mT) * (1 - hidden**2)
+        first.copy_(first - 0.1 * (x.mT @ dx))
+        last.copy_(last - torch.full((len(last), 1, 1), 0.1, dtype=x.dtype) * (hidden.mT @ dy))
+
+    tensors = [torch.stack([leaf] * 3) for leaf in (*weights(0), X)]
+    module = tracing.traced_for_any_number(step, tensors, [0, 0, 0])
+    assert module is not None
+    fork = forked(module)
+    assert fork is not None
+    expected, found = ([leaf.clone() for leaf in tensors] for _ in range(2))
+    step(*expected)
+    shared = fork.trunk(*found)
+    for branch in fork.branches:
+        branch(*found, *shared)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-15)
+    assert fork.axes == [0] * len(shared)
+
+
+# --- networks, methods and optimisers put together by chance ------------------------------------------------------
+
+
+class Touched(TorchDispatchMode):
+    """Notes which memory is read and which is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[int] = set()
+        self.written: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        named = dict(zip([a.name for a in function._schema.arguments], args, strict=False)) | (kwargs or {})
+        for argument in function._schema.arguments:
+            leaves = [leaf for leaf in pytree.tree_leaves(named.get(argument.name)) if isinstance(leaf, Tensor)]
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            if not makes_a_view(function):
+                (self.written if writes else self.read).update(leaf.untyped_storage().data_ptr() for leaf in leaves)
+        return function(*args, **(kwargs or {}))
+
+
+def makes_a_view(function: Any) -> bool:
+    return is_view(fx.Graph().call_function(function))
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[None]:
+    """Let the engine train by steps in two branches, in the order that the test's `late_first` says, and see that
+    neither touches what the other writes; here is one entry for each of these steps."""
+    taken: list[None] = []
+    compilers: dict[Vectorised, Compiler] = {}
+
+    def make_step(engine: Vectorised, buffers: Buffers, for_these: bool) -> Step:
+        if engine not in compilers:
+            compilers[engine] = Compiler(engine.gather, engine.step, engine.axes, engine.train_part.device)
+        return compilers[engine].make(buffers, for_these)
+
+    def one_after_the_other(plain: Callable, urgent: Callable, stream: None) -> None:
+        touched = []
+        for branch in (urgent, plain) if request.getfixturevalue("late_first") else (plain, urgent):
+            with Touched() as mode:
+                branch()
+            touched.append(mode)
+        for one, other in (touched, touched[::-1]):
+            assert one.written
+            assert one.written.isdisjoint(other.read | other.written)
+        taken.append(None)
+
+    monkeypatch.setattr(Vectorised, "make_step", make_step)
+    monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
+    monkeypatch.setattr(steps, "side_by_side", one_after_the_other)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("seed", "late_first"),
+    [(6, False), (9, True), (11, False), (22, True), (23, False), (24, True)],
+)
+def test_branches_have_nothing_to_do_with_each_other(
+    seed: int, late_first: bool, make_config: Callable[..., Config], forks: list
+):
+    dataset, sections = drawn_run(seed)
+    loop, run = (
+        Federation(make_config(engine=engine, **sections), dataset, Patchwork(seed, dataset.shape))
+        for engine in ("sequential", "vectorised")
+    )
+    list(loop), list(run)
+    assert len(forks) > 3
+    for name, leaf in loop.state.w.items():
+        torch.testing.assert_close(run.state.w[name], leaf, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
+def test_a_compiled_trunk_hands_over_no_input():
+    """It would be changed by one branch while the other reads it. The compiler leaves out products with ones."""
+    module = tracing.traced(lambda w, x: (torch.ones_like(w) * w, x @ w), [torch.ones(2, 2), torch.ones(2, 2)])
+    inputs = [torch.randn(2, 2), torch.randn(2, 2)]
+    given = tracing.compiled(module)(*inputs)
+    assert given[0].data_ptr() == inputs[0].data_ptr()
+    shared = steps.apart(given, inputs)
+    assert {leaf.data_ptr() for leaf in shared}.isdisjoint(leaf.data_ptr() for leaf in inputs)
+    assert shared[1] is given[1]
+    torch.testing.assert_close(shared, [inputs[0], inputs[1] @ inputs[0]])

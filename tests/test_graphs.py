@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from fedntd.graphs import graph_of
+from fedntd.graphs import graph_of, side_by_side
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +41,24 @@ def test_the_collector_is_left_as_it_was():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("which", ["plain", "urgent", "neither"])
+def test_streams_come_together_again_if_memory_runs_out(which: str):
+    """Else the capture would end with another error, which is not taken for what it is."""
+    order: list[str] = []
+
+    def function(name: str) -> None:
+        order.append(name)
+        if name == which:
+            raise torch.OutOfMemoryError
+
+    main, side = torch.cuda.current_stream(), MagicMock()
+    main.wait_stream = lambda stream: order.append("together")
+    side.wait_stream = lambda stream: order.append("apart")
+    try:
+        side_by_side(lambda: function("plain"), lambda: function("urgent"), side)
+    except torch.OutOfMemoryError:
+        assert which != "neither"
+    assert (order[0], order[-1]) == ("apart", "together")
+    assert order[1:-1] == (["urgent"] if which == "urgent" else ["urgent", "plain"])

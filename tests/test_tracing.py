@@ -1,6 +1,7 @@
 """A step as a graph: for any number of clients, and split into what can be computed before it."""
 
 import operator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -48,13 +49,28 @@ def test_what_does_not_depend_on_the_weights_is_taken_out():
     torch.testing.assert_close(w, expected)
 
 
-def test_what_is_changed_in_place_stays_in_the_step():
+def add_to_all(half: Tensor, w: Tensor) -> Tensor:
+    half.view(-1).add_(w.view(-1))
+    return half
+
+
+def add_to_reshaped(half: Tensor, w: Tensor) -> Tensor:
+    turned = half.mT.reshape(-1)  # a copy, and a view of that
+    return turned.add_(w.view(-1)).view(2, 2)
+
+
+def add_to_chunks(half: Tensor, w: Tensor) -> Tensor:
+    for mine, theirs in zip(half.chunk(2), w.chunk(2), strict=True):
+        mine.add_(theirs)
+    return half
+
+
+@pytest.mark.parametrize("add", [add_to_all, add_to_reshaped, add_to_chunks])
+def test_what_is_changed_in_place_stays_in_the_step(add: Callable[[Tensor, Tensor], Tensor]):
     """Else the second step would begin with what the first one left."""
 
     def step(w: Tensor, g: Tensor) -> None:
-        half = g / 2
-        half.view(-1).add_(w.view(-1))
-        w.add_(half)
+        w.add_(add(g / 2, w))
 
     w, g = torch.ones(2, 2), torch.full((2, 2), 4.0)
     parts = tracing.split(tracing.traced(step, [w, g]), [WEIGHTS, SHARED])
@@ -77,6 +93,23 @@ def test_casts_of_the_weights_are_kept_up_to_date():
         parts.step(w, g, kept)
         assert torch.equal(kept, w.to(torch.bfloat16).float())
     assert torch.equal(w, expected)
+
+
+def test_parts_share_their_constants():
+    """Frozen layers, say, which may be large."""
+    constant = torch.randn(2, 2)
+
+    def step(w: Tensor, x: Tensor) -> None:
+        w.copy_(w - constant * x)
+
+    tensors = [torch.ones(2, 2), torch.ones(2, 2)]
+    module = tracing.traced(step, tensors)
+    (held,) = module.buffers()
+    for part in (tracing.copy_of(module), tracing.split(module, [WEIGHTS, BATCH]).step):
+        assert [leaf.data_ptr() for leaf in part.buffers()] == [held.data_ptr()]
+        w = torch.ones(2, 2)
+        part(w, tensors[1])
+        torch.testing.assert_close(w, 1 - constant)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of

@@ -3,9 +3,11 @@
 A backward pass comes to the last layers first. Most weights are there, as a rule, and moving them takes the memory's
 time; what is left of the backward pass takes the processors'. So the update of most weights is one branch, the rest of
 the pass, with the update of the others, the other.
+
+A step computes, and then writes to some of its inputs: its changes. Neither branch may read an input that the other
+one changes, so whatever does so is in the trunk, as is what both need.
 """
 
-import copy
 import operator
 from collections.abc import Sequence
 from itertools import accumulate
@@ -14,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from fedntd.tracing import extracted, is_mutable, is_view
+from fedntd.tracing import copy_of, extracted, is_mutable, is_number, is_view
 
 aten = torch.ops.aten
 PRODUCTS = {
@@ -40,52 +42,59 @@ class Fork(NamedTuple):
 def forked(module: fx.GraphModule) -> Fork | None:
     """None if there is nothing to be gained, or if it is not clear what the step changes when."""
     graph = module.graph
-    changes = [node for node in graph.nodes if is_mutable(node)]
-    if not all(is_last_use(change) for change in changes):
+    changes = {node for node in graph.nodes if is_mutable(node)}
+    (end,) = graph.find_nodes(op="output")
+    if end.all_input_nodes or not all(map(comes_last, changes)):
         return None
-    early = early_changes(graph)
-    late = set(changes) - early
+    early = early_changes(changes, graph)
+    late = changes - early
     if not early or not late:
         return None
-    serves: dict[fx.Node, set[fx.Node]] = {}  # the changes that need a node
-    for node in reversed(graph.nodes):
-        serves[node] = {node} if is_mutable(node) else set().union(*(serves[user] for user in node.users))
-    trunk: set[fx.Node] = set()
-    for node in reversed(graph.nodes):
-        if node.op != "call_function" or is_free(node) or is_mutable(node):
-            continue
-        others = set() if serves[node] & early and serves[node] & late else late if serves[node] <= early else early
-        changed = {change.all_input_nodes[0] for change in others}
-        # what both need, what must be read before the other branch changes it, and what these need
-        if not others or not changed.isdisjoint(read_by(node)) or not trunk.isdisjoint(users_of(node)):
-            trunk.add(node)
-    # several results leave it one by one
-    trunk |= {node for node in graph.nodes if node.target is operator.getitem and node.args[0] in trunk}
-    given = [node for node in graph.nodes if node in trunk and not trunk.issuperset(users_of(node))]
-    if sum(map(size_of, given)) > MOST_HANDED_OVER * sum(map(size_of, early)):
+    trunk = trunk_of(graph, early, late)
+    handed_over = [node for node in graph.nodes if node in trunk and not users_of(node) <= trunk]
+    if sum(map(size_of, handed_over)) > MOST_HANDED_OVER * sum(map(size_of, early)):
         return None
-    branches = branch(module, early, given), branch(module, late, given)
-    return Fork(extracted(module, given), branches, [node.meta.get("axis") for node in given])
+    branches = branch(module, early, handed_over), branch(module, late, handed_over)
+    return Fork(extracted(module, handed_over), branches, [node.meta.get("axis") for node in handed_over])
 
 
-def is_last_use(change: fx.Node) -> bool:
-    """Whether it writes to an input that nothing reads afterwards."""
+def comes_last(change: fx.Node) -> bool:
+    """Whether it writes to an input that nothing reads afterwards; and not what another input is."""
     if change.target is not aten.copy_.default or change.users:
         return False
     target = change.all_input_nodes[0]
-    return target.op == "placeholder" and all(user <= change for user in users_of(target))
+    return read_by(change) == {target} and all(user <= change for user in users_of(target))
 
 
-def early_changes(graph: fx.Graph) -> set[fx.Node]:
+def early_changes(changes: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
     """Those that wait for the fewest products, one after the other: the first that are at least half of all bytes."""
     waits_for: dict[fx.Node, int] = {}
     for node in graph.nodes:
         before = max((waits_for[source] for source in node.all_input_nodes), default=0)
         waits_for[node] = before + (node.target in PRODUCTS)
-    changes = sorted((node for node in graph.nodes if is_mutable(node)), key=waits_for.__getitem__)
-    sums = list(accumulate(map(size_of, changes)))
-    most = next((waits_for[c] for c, size in zip(changes, sums, strict=True) if 2 * size >= sums[-1]), 0)
+    ordered = sorted(changes, key=waits_for.__getitem__)
+    sums = list(accumulate(map(size_of, ordered)))
+    most = next((waits_for[c] for c, size in zip(ordered, sums, strict=True) if 2 * size >= sums[-1]), 0)
     return {change for change in changes if waits_for[change] <= most}
+
+
+def trunk_of(graph: fx.Graph, early: set[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
+    """What both branches need, what one must read before the other changes it, and all that these need."""
+    needed_by: dict[fx.Node, set[str]] = {}  # which branches
+    for node in reversed(graph.nodes):
+        by_users = set().union(*(needed_by[user] for user in node.users))
+        needed_by[node] = {"early"} if node in early else {"late"} if node in late else by_users
+    # by a branch: what the other one changes
+    changed = {name: {c.all_input_nodes[0] for c in other} for name, other in (("early", late), ("late", early))}
+    trunk: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function" or is_free(node) or is_mutable(node):
+            continue
+        in_danger = any(changed[name] & read_by(node) for name in needed_by[node])
+        if len(needed_by[node]) == 2 or in_danger or users_of(node) & trunk:
+            trunk.add(node)
+    # several results leave the trunk one by one
+    return trunk | {node for node in graph.nodes if node.target is operator.getitem and node.args[0] in trunk}
 
 
 def size_of(node: fx.Node) -> int:
@@ -94,29 +103,29 @@ def size_of(node: fx.Node) -> int:
 
 
 def is_free(node: fx.Node) -> bool:
-    """Whether it costs nothing to have it in each part: a view, or a number that sizes are made of."""
-    return is_view(node) or not isinstance(node.meta.get("val"), torch.Tensor | tuple | list)
+    """Whether it costs nothing to have it in each part."""
+    return is_view(node) or is_number(node)
 
 
 def read_by(node: fx.Node) -> set[fx.Node]:
     """The inputs that it reads, be it through views."""
     found = set()
     for source in node.all_input_nodes:
-        found |= {source} if source.op == "placeholder" else read_by(source) if is_free(source) else set()
+        found |= {source} if source.op == "placeholder" else read_by(source) if is_view(source) else set()
     return found
 
 
 def users_of(node: fx.Node) -> set[fx.Node]:
-    """Those that read it, be it through views."""
+    """Those that read it, be it through views; to ask for its size is not to read it."""
     found = set()
     for user in node.users:
-        found |= users_of(user) if is_free(user) else {user}
+        found |= users_of(user) if is_view(user) else set() if is_number(user) else {user}
     return found
 
 
 def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Node]) -> fx.GraphModule:
     """A copy that makes only these changes, and takes what is given as further inputs."""
-    part, kept = copy.deepcopy(module), {change.name for change in changes}
+    part, kept = copy_of(module), {change.name for change in changes}
     graph = part.graph
     by_name = {node.name: node for node in graph.nodes}
     after = graph.find_nodes(op="placeholder")[-1]

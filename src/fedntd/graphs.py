@@ -1,6 +1,7 @@
 """CUDA graphs: what a GPU does again and again, launched as one piece."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -28,10 +29,12 @@ def side_by_side(plain: Callable[[], Any], urgent: Callable[[], Any], stream: to
         urgent()
         return
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        urgent()
-    plain()
-    torch.cuda.current_stream().wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            urgent()
+        plain()
+    finally:  # if memory runs out, too: a capture ends with an error of its own if a stream is not back
+        torch.cuda.current_stream().wait_stream(stream)
 
 
 def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
@@ -47,3 +50,23 @@ def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph
     with collector_paused(), torch.cuda.graph(graph, pool=pool):
         result = function()
     return graph, result
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function as a graph. The function is kept, since it holds the tensors whose addresses the graph knows."""
+
+    function: Callable[[], Any]
+    graph: torch.cuda.CUDAGraph | None  # none on a CPU
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        if self.graph:
+            self.graph.replay()
+        else:
+            self.function()
+
+
+@torch.no_grad()
+def captured(function: Callable[[], Any], pool: Any) -> Captured:
+    return Captured(function, graph_of(function, pool)[0] if pool else None)

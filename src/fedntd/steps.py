@@ -5,26 +5,25 @@ depends on it and on the samples, such as the answers of a teacher, for several 
 And that forks in two (forking.py): most weights are updated beside the rest of the backward pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
-from fedntd.forking import forked
-from fedntd.graphs import graph_of, pool_on, side_by_side, urgent_stream_on
+from fedntd.forking import Fork, forked
+from fedntd.graphs import captured, pool_on, side_by_side, urgent_stream_on
 from fedntd.tracing import (
     BATCH,
     OWN,
     SHARED,
     WEIGHTS,
-    Split,
     compiled,
     mark_clients,
     split,
@@ -92,9 +91,16 @@ class Step(NamedTuple):
 
 
 class Parts(NamedTuple):
-    split: Split
-    look_ahead: Callable[..., Any]  # of the inputs, a plan, and all places: fills the batches; `split.ahead` of each
-    step: Callable[..., None]  # of the inputs, what `look_ahead` gave, and what `split.once` did
+    """What a step is made of. All take the tensors of the buffers (`inputs_of`), and what is said here."""
+
+    once: Callable[..., tuple[Tensor, ...]]  # what follows from the context alone
+    once_axes: list[int | None]  # along which the clients are
+    look_ahead: Callable[..., tuple[Tensor, ...]]  # a plan, all places: fills the batches, and what follows from each
+    ahead_axes: list[int | None]
+    step: Callable[..., None]  # what `look_ahead` gave, what `once` gave
+
+
+Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], fx.GraphModule | None]
 
 
 @dataclass
@@ -113,8 +119,7 @@ class Compiler:
 
     def make(self, buffers: Buffers, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
-        inputs = (buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), buffers.batches, buffers.place)
-        tensors = pytree.tree_leaves(inputs)
+        tensors = pytree.tree_leaves(inputs_of(buffers))
         _, clients, width = buffers.batches.y.shape
         plan = buffers.place.new_zeros(AHEAD, PLANNED, clients, width)
         places = torch.arange(AHEAD, device=self.device)[:, None]
@@ -122,30 +127,31 @@ class Compiler:
         parts = None
         if not for_these:
             if width not in self.for_any_number:
-                self.for_any_number[width] = self.parts(buffers, inputs, plan, places, traced_for_any_number)
+                self.for_any_number[width] = self.parts(buffers, plan, places, traced_for_any_number)
             parts = self.for_any_number[width]
-        parts = parts or self.parts(buffers, inputs, plan, places, lambda function, given, _: traced(function, given))
+        if parts:
+            mark_clients([*tensors, plan], [*self.axes_and_kinds(buffers)[0], 2])
+        else:
+            parts = self.parts(buffers, plan, places, lambda function, given, _: traced(function, given))
         assert parts is not None
-        if parts is self.for_any_number.get(width):
-            mark_clients([*tensors, plan], [*self.axes_and_kinds(inputs)[0], 2])
 
         with torch.no_grad():
-            constant = [leaf.clone() for leaf in parts.split.once(*tensors)]
+            constant = [leaf.clone() for leaf in parts.once(*tensors)]
             ahead = [leaf.clone() for leaf in parts.look_ahead(*tensors, plan, places)]
-        mark_clients(constant, parts.split.once_axes)
-        mark_clients(ahead, [None if axis is None else axis + 1 for axis in parts.split.ahead_axes])
+        mark_clients(constant, parts.once_axes)
+        mark_clients(ahead, parts.ahead_axes)
 
         def begin() -> None:
-            copy_all(constant, parts.split.once(*tensors))
+            copy_all(constant, parts.once(*tensors))
 
         def foresee() -> None:
             copy_all(ahead, parts.look_ahead(*tensors, plan, places))
 
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
         before = tree.map(torch.clone, changing)
-        step = self.captured(lambda: parts.step(*tensors, *ahead, *constant))
+        step = captured(lambda: parts.step(*tensors, *ahead, *constant), self.pool)
         tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
-        foresee = self.captured(foresee)
+        foresee = captured(foresee, self.pool)
 
         def look_ahead(new_plan: Tensor) -> None:
             plan[: len(new_plan)].copy_(new_plan)
@@ -156,12 +162,12 @@ class Compiler:
             step()
 
         # an empty graph would be warned of
-        return Step(self.captured(begin) if constant else begin, look_ahead, take)
+        return Step(captured(begin, self.pool) if constant else begin, look_ahead, take)
 
-    def parts(self, buffers: Buffers, inputs: tuple, plan: Tensor, places: Tensor, trace: Callable) -> Parts | None:
-        """What is to be compiled, by a function that traces."""
-        tensors, form = pytree.tree_flatten(inputs)
-        axes, kinds = self.axes_and_kinds(inputs)
+    def parts(self, buffers: Buffers, plan: Tensor, places: Tensor, trace: Trace) -> Parts | None:
+        """What is to be compiled, as `trace` sees it; None if it cannot."""
+        tensors, form = pytree.tree_flatten(inputs_of(buffers))
+        axes, kinds = self.axes_and_kinds(buffers)
 
         def step(*tensors: Tensor) -> None:
             w, velocity, loss, ctx, batches, place = pytree.tree_unflatten(tensors, form)
@@ -180,7 +186,7 @@ class Compiler:
                 return ()
             return vmap(three.ahead, in_dims=(*[None] * (given - 1), 0))(*inputs[:-1], places)
 
-        def at_place(module: Callable[..., Any]) -> Callable[..., Any]:
+        def at_place(module: fx.GraphModule) -> Callable[..., Any]:
             def call(*tensors: Tensor) -> Any:
                 place = tensors[given - 1]
                 ahead = [at(leaf, place) for leaf in tensors[given : given + foreseen]]
@@ -192,20 +198,28 @@ class Compiler:
         if look is None:
             return None
         fork = forked(three.step)
-        if fork is None:
-            return Parts(three, compiled(look), at_place(three.step))
-        trunk, early, late = (at_place(part) for part in (fork.trunk, *fork.branches))
+        return Parts(
+            three.once,
+            three.once_axes,
+            compiled(look),
+            [None if axis is None else axis + 1 for axis in three.ahead_axes],  # after that of the places
+            self.in_two_branches(fork, at_place) if fork else at_place(three.step),
+        )
 
-        def fork_step(*tensors: Tensor) -> None:
-            shared = trunk(*tensors)
+    def in_two_branches(self, fork: Fork, compile: Callable[[fx.GraphModule], Callable[..., Any]]) -> Callable:
+        """The step that was forked."""
+        trunk, early, late = map(compile, (fork.trunk, *fork.branches))
+
+        def step(*tensors: Tensor) -> None:
+            shared = apart(trunk(*tensors), tensors)
             mark_clients(shared, fork.axes)
             side_by_side(lambda: early(*tensors, *shared), lambda: late(*tensors, *shared), self.side)
 
-        return Parts(three, compiled(look), fork_step)
+        return step
 
-    def axes_and_kinds(self, inputs: tuple) -> tuple[list[int | None], list[str]]:
+    def axes_and_kinds(self, buffers: Buffers) -> tuple[list[int | None], list[str]]:
         """Of each tensor: along which axis the clients are, and what it is."""
-        w, velocity, loss, ctx, batches, place = inputs
+        w, velocity, loss, ctx, batches, place = inputs_of(buffers)
         of_context = [
             ((axis := getattr(self.axes, name)), SHARED if axis is None else OWN, v) for name, v in ctx.items()
         ]
@@ -213,34 +227,27 @@ class Compiler:
         leaves = [(axis, kind) for axis, kind, part in parts for _ in pytree.tree_leaves(part)]
         return [axis for axis, _ in leaves], [kind for _, kind in leaves]
 
-    @torch.no_grad()
-    def captured(self, function: Callable[[], None]) -> "Captured":
-        return Captured(function, graph_of(function, self.pool)[0] if self.pool else None)
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A function as a graph. The function is kept, since it holds the tensors whose addresses the graph knows."""
-
-    function: Callable[[], None]
-    graph: torch.cuda.CUDAGraph | None  # none on a CPU
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        if self.graph:
-            self.graph.replay()
-        else:
-            self.function()
-
 
 def at(stacked: Tensor, place: Tensor) -> Tensor:
     """One of them, by a place that is known on the device alone."""
     return stacked.index_select(0, place).squeeze(0)
 
 
+def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The results, copied where they are inputs: compiled code gives the other factor itself for a product with ones,
+    and one branch would change what the other is about to read."""
+    places = {leaf.untyped_storage().data_ptr() for leaf in inputs}
+    return [leaf.clone() if leaf.untyped_storage().data_ptr() in places else leaf for leaf in results]
+
+
 def copy_all(mine: list[Tensor], new: tuple[Tensor, ...]) -> None:
     for leaf, other in zip(mine, new, strict=True):
         leaf.copy_(other)
+
+
+def inputs_of(buffers: Buffers) -> tuple:
+    """What a step is a function of, as a tree of tensors."""
+    return buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), buffers.batches, buffers.place
 
 
 def tensors_of(ctx: Context) -> dict:

@@ -143,9 +143,14 @@ def split(module: fx.GraphModule, kinds: Sequence[str]) -> Split:
     return Split(*modules, module, *([node.meta.get("axis") for node in part] for part in (kept, ahead)))
 
 
+def copy_of(module: fx.GraphModule) -> fx.GraphModule:
+    """Its graph can be changed; constants, such as frozen layers, stay the same tensors, since they may be large."""
+    return fx.GraphModule(module, copy.deepcopy(module.graph))
+
+
 def extracted(module: fx.GraphModule, results: Sequence[fx.Node]) -> fx.GraphModule:
     """A copy that changes nothing and returns these results."""
-    part = copy.deepcopy(module)
+    part = copy_of(module)
     names = {node.name for node in results}
     (end,) = part.graph.find_nodes(op="output")
     end.args = (tuple(node for node in part.graph.nodes if node.name in names),)
@@ -195,7 +200,15 @@ def is_mutable(node: fx.Node) -> bool:
 
 def is_view(node: fx.Node) -> bool:
     """Whether its result shares the memory of what it is made from."""
-    return getattr(node.target, "is_view", False)
+    if node.target is operator.getitem:  # one of several views, of which chunk() makes a list
+        return is_view(node.all_input_nodes[0])
+    # reshape() ends in the other one, which is a view without saying so
+    return getattr(node.target, "is_view", False) or node.target is torch.ops.aten._unsafe_view.default
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether it is the number of clients, or a multiple of it, as `traced_for_any_number` puts them in."""
+    return node.target in (torch.ops.aten.sym_size.int, operator.mul)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

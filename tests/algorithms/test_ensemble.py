@@ -1,7 +1,9 @@
 """FedDF and FedBE on models so small that teacher, fixed point and draws can be worked out; and their data."""
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -259,7 +261,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return SimpleNamespace(replay=function), None
 
     monkeypatch.setattr("fedntd.algorithms.ensemble.pool_on", lambda device: "a pool")
-    monkeypatch.setattr("fedntd.algorithms.ensemble.graph_of", graph_of)
+    monkeypatch.setattr("fedntd.graphs.graph_of", graph_of)
     monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", lambda module: module)
     return captures
 
@@ -290,6 +292,29 @@ def test_compiled_steps_are_the_same_steps(monkeypatch: pytest.MonkeyPatch, requ
         for name in W_G:
             torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-12)
     assert len(captures) > 0
+
+
+def test_what_a_graph_was_captured_from_is_kept(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: list):
+    """It holds constants of the network, whose addresses the graph knows."""
+    steps: list[weakref.ref] = []
+
+    def compiled(module: Callable) -> Callable:
+        def step(*tensors: Tensor) -> None:
+            module(*tensors)
+
+        steps.append(weakref.ref(step))
+        return step
+
+    def graph_of(function: Callable[[], None], pool: object) -> tuple[SimpleNamespace, None]:
+        return SimpleNamespace(replay=lambda: None), None
+
+    monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", compiled)
+    monkeypatch.setattr("fedntd.graphs.graph_of", graph_of)
+    algorithm = FedDF(steps=7, lr=0.1, batch_size=8).with_values({"auxiliary": auxiliary()})
+    two_rounds(algorithm)
+    gc.collect()
+    assert len(steps) > 0
+    assert all(step() is not None for step in steps)
 
 
 @SHORT_LAST_BATCH

@@ -154,6 +154,26 @@ def test_a_frozen_batchnorm_stays_frozen_and_a_shared_one_shared():
     assert not any(isinstance(m, nn.BatchNorm1d) for m in model.module.modules())
 
 
+def test_a_layer_in_two_places_is_one_layer():
+    """And stays in the network: torch's own way to tie weights would leave there those of the last call."""
+    linear, norm, tied = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+    tied.weight = linear.weight
+    module = nn.Sequential(linear, norm, nn.Sequential(linear, norm), tied).double()
+    model, x = Model(module, "fp64"), torch.randn(5, 4, dtype=torch.float64)
+    w, batch = model.weights(), Batch(x, torch.zeros(5, dtype=torch.int64))
+    assert set(w) == {"0.weight", "0.bias", "1.weight", "1.bias", "3.bias"}
+    assert model.obstacle(batch) == ""
+    other = {name: leaf + 0.1 for name, leaf in w.items()}
+    logits = model(other, batch).logits
+    for name, leaf in model.weights().items():
+        assert torch.equal(leaf, w[name])
+    assert set(model.copy().weights()) == set(w)
+    with torch.no_grad():
+        for p in {*linear.parameters(), *norm.parameters(), tied.bias}:
+            p.add_(0.1)
+    torch.testing.assert_close(logits, module(x), rtol=0, atol=1e-12)
+
+
 def test_dropout_is_off_in_a_frozen_pass():
     model = Model(nn.Sequential(nn.Dropout(0.5), nn.Linear(50, 2)))
     batch = Batch(torch.ones(3, 50), torch.zeros(3, dtype=torch.int64))

@@ -13,7 +13,7 @@ from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.losses import kl
 from fedntd.data.device import DevicePart
 from fedntd.errors import FedntdError
-from fedntd.graphs import graph_of, pool_on
+from fedntd.graphs import Captured, captured, pool_on
 from fedntd.models.functional import Model
 from fedntd.rng import generator
 from fedntd.tracing import compiled, traced
@@ -29,10 +29,10 @@ class Rule(NamedTuple):
     memories: int  # numbers that it remembers of each weight
 
 
-class StepGraph(NamedTuple):
+class CapturedStep(NamedTuple):
     """A student's step on a batch of some size, and the tensors that it reads what is new from."""
 
-    graph: torch.cuda.CUDAGraph
+    take: Captured
     places: Tensor
     rates: Tensor
 
@@ -53,7 +53,7 @@ class Student:
         self.memory = self.vector.new_zeros(rule.memories, len(self.vector))
         self.q = q.clone()
         self.pool = pool_on(part.device)
-        self.graphs: dict[int, StepGraph] = {}  # by number of samples in a batch
+        self.steps: dict[int, CapturedStep] = {}  # by number of samples in a batch
 
     def begin(self, w: Weights, q: Tensor) -> None:
         """A round: from `w`, with nothing remembered, towards the teacher's probabilities q [N, C]."""
@@ -66,21 +66,21 @@ class Student:
         if self.pool is None:
             self.step(self.vector, self.memory, self.q, places, rates)
             return
-        if len(places) not in self.graphs:
-            self.graphs[len(places)] = self.captured(places.clone(), rates.clone())
-        step = self.graphs[len(places)]
+        if len(places) not in self.steps:
+            self.steps[len(places)] = self.capture(places.clone(), rates.clone())
+        step = self.steps[len(places)]
         step.places.copy_(places)
         step.rates.copy_(rates)
-        step.graph.replay()
+        step.take()
 
-    def captured(self, places: Tensor, rates: Tensor) -> StepGraph:
+    def capture(self, places: Tensor, rates: Tensor) -> CapturedStep:
         vector, memory = self.vector.clone(), self.memory.clone()
         tensors = self.vector, self.memory, self.q, places, rates
         step = compiled(traced(lambda *tensors: self.step(*tensors), tensors))
-        graph, _ = graph_of(lambda: step(*tensors), self.pool)
+        take = captured(lambda: step(*tensors), self.pool)
         self.vector.copy_(vector)  # warming up took steps
         self.memory.copy_(memory)
-        return StepGraph(graph, places, rates)
+        return CapturedStep(take, places, rates)
 
     def step(self, vector: Tensor, memory: Tensor, q: Tensor, places: Tensor, rates: Tensor) -> None:
         """By the gradient of the mean of KL(q || student)."""

@@ -90,6 +90,7 @@ class Model:
         self.module = use_batch_statistics(copy.deepcopy(module)).train()  # the caller's own stays as it is
         self.has_dropout = any(has_dropout(m) for m in self.module.modules())
         self.masked = [f"{name}.mask" for name, m in self.module.named_modules() if isinstance(m, BatchStatNorm)]
+        self.further_names = further_names(self.module)
         self.compute = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
         self.storage = torch.float64 if precision == "fp64" else torch.float32
         self.module.to(self.storage)
@@ -116,10 +117,12 @@ class Model:
 
     def __call__(self, w: Weights, batch: Batch) -> Out:
         tensors = self.cast(w)
+        tensors |= {other: tensors[name] for other, name in self.further_names.items() if name in tensors}
         if batch.mask is not None:
             tensors |= dict.fromkeys(self.masked, batch.mask)
         x = batch.x.to(self.compute) if batch.x.is_floating_point() else batch.x  # integers are numbers of something
-        out = functional_call(self.module, tensors, (x,))
+        # torch's way to tie weights would leave those in the module that a layer with two names is given
+        out = functional_call(self.module, tensors, (x,), tie_weights=False)
         if not isinstance(out, Out):
             require(
                 isinstance(out, Tensor),
@@ -181,6 +184,15 @@ class Model:
         except RuntimeError as error:  # an operation without a rule for it (recurrent layers), a branch on values
             return str(error).splitlines()[0].split(". ")[0]
         return ""
+
+
+def further_names(module: nn.Module) -> dict[str, str]:
+    """Of weights that several layers share: each further name, and the first. A layer with two names has one here."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for prefix, layer in module.named_modules():
+        for name, p in layer.named_parameters(prefix, recurse=False, remove_duplicate=False):
+            names.setdefault(p, []).append(name)
+    return {other: first for first, *others in names.values() for other in others}
 
 
 def has_dropout(module: nn.Module) -> bool:
