@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -135,6 +136,24 @@ partition = { name = "sharding", s = 500 }
     assert code == 0
     assert "ZeroDivisionError" in out.replace("\n", "")
     assert command("report", "out", "-o", "page.html")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "records.jsonl", "environment.json", "partition.json"])
+def test_a_damaged_file_is_told_with_what_to_delete(name: str, write: Write, command: Command, tmp_path: Path):
+    write(head="seeds = [0, 1]")
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    hurt, whole = tmp_path / "out/seed=0", tmp_path / "out/seed=1"
+    played = results(tmp_path / "out")
+    (hurt / "status.json").write_text('{"status": "running", "reason": ""}')  # as a kill leaves it
+    (hurt / name).write_text("dam\n")
+    code, out, _ = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 1
+    assert "put a copy back, or delete out/seed=0 to start this run anew" in out
+    shutil.rmtree(hurt)
+    before = (whole / "records.jsonl").stat().st_mtime_ns
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    assert results(tmp_path / "out") == played
+    assert (whole / "records.jsonl").stat().st_mtime_ns == before
 
 
 def test_a_longer_sweep_keeps_what_is_there(write: Write, command: Command, tmp_path: Path):
