@@ -104,7 +104,7 @@ def run(
         table = read(out / "config.toml") if out.is_dir() else {}
     else:
         table = find_table(source or "demo")
-    names, tables = zip(*expand(with_settings(table, settings or [])), strict=True)
+    names, tables = zip(*expand(with_settings(table, settings or []), table), strict=True)
     configs = [from_table(table) for table in tables]
     several = names != ("",)
     out = out or free_folder(default_folder(source or "demo", configs[0], several))
