@@ -86,6 +86,8 @@ def test_the_live_table(width: int):
     }
     assert rows[-3] == "and 18 more"
     assert rows[-1].startswith("1/30 finished, 1 failed, 2 running, 26 waiting, ")
+    *_, last = console.render_lines(live_table(board, console), pad=False)
+    assert sum(part.cell_length for part in last) < width - 2  # there is room for a ^C
 
 
 def test_data_that_some_method_lacks_is_told_at_once(write: Write, command: Command, tmp_path: Path):

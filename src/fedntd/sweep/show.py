@@ -173,8 +173,8 @@ def live_table(board: Board, console: Console) -> Group:
     total = sum(row.rounds for row in rows)
     below = Table.grid(expand=True)  # a bar by itself would not end its line
     below.add_row(ProgressBar(total, done))
-    below.add_row(Text(board.headline(), style="bold"))
-    return Group(table, below)
+    # not padded to the window's width, where the ^C of a terminal would begin another line and leave one of ours behind
+    return Group(table, below, Text(board.headline(), style="bold"))
 
 
 # --- before and after -------------------------------------------------------------------------------------------
