@@ -31,24 +31,25 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
         history = Figure(figsize=(6.8, 2.8), layout="constrained")
         ax = history.subplots()
         ax.plot([t.number for t in done], values, "o", color="#0072B2", markersize=4, label="a trial")
-        ax.step(
-            [t.number for t in done], np.maximum.accumulate(values), where="post", color="#D55E00", label="best so far"
-        )
+        best = [*np.maximum.accumulate(values), max(values)]  # up to the last trial, whatever became of it
+        numbers = [*(t.number for t in done), max(t.number for t in study.trials if t.state.is_finished())]
+        ax.step(numbers, best, where="post", color="#D55E00", label="best so far")
         for i, t in enumerate(t for t in study.trials if t.state.name == "PRUNED" and t.intermediate_values):
             last = 100 * t.intermediate_values[max(t.intermediate_values)]
             ax.plot(t.number, last, "x", color=GREY, markersize=4, label="" if i else "pruned, when it was stopped")
         ax.set(xlabel="trial", ylabel="accuracy (%)")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.legend(loc="lower right")
+        history.legend(loc="outside upper left", ncols=3)  # points may be anywhere inside
 
         keys = list(dict.fromkeys(key for t in done for key in t.params))
         slices = Figure(figsize=(max(3.4, 2.3 * len(keys)), 2.5), layout="constrained")
         for key, ax in zip(keys, slices.subplots(1, len(keys), sharey=True, squeeze=False).flat, strict=True):
             x = [t.params.get(key) for t in done]
-            numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
-            shown = [v if numbers else plain(show(v)) for v in x]
+            plottable = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
+            shown = [v if plottable else plain(show(v)) for v in x]
             ax.scatter(shown, values, c=[t.number for t in done], cmap="Blues", vmin=-len(done), s=16)
-            if numbers and min(x) > 0 and max(x) / min(x) > 20:
+            drawn_by_log = any(getattr(t.distributions.get(key), "log", False) for t in done)
+            if plottable and (drawn_by_log or (min(x) > 0 and max(x) / min(x) > 20)):
                 ax.set_xscale("log")
             ax.set(xlabel=key)
         slices.axes[0].set_ylabel("accuracy (%)")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from fedntd.report.wording import count, figure, show
 from fedntd.runs import read_columns, read_run
 from fedntd.sweep.execute import Event, train_group, until_settled
 from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
+from fedntd.sweep.show import Board, passing
 from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
 
 Study: TypeAlias = Any  # Optuna's, which is an extra
@@ -119,6 +120,10 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
         soft_wrap=True,
     )
     if dry_run:
+        if as_json:
+            print(json.dumps({"trials": trials, "seeds": len(asked.seeds), "rounds": example.federation.rounds}))
+        else:
+            tell_cost(example, asked.seeds, min(settings.batch, trials), trials)
         return 0
     kind = kind_of(asked, settings)
     if (out / "search.db").exists():
@@ -141,6 +146,17 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
             stderr.print(escape(f"interrupted; go on with: {same_command()}"), soft_wrap=True)
             return 130
         return tell(study, settings, as_json, out)
+
+
+def tell_cost(example: Config, seeds: Sequence[int], batch: int, trials: int) -> None:
+    """What the search takes if all trials are like this one."""
+    from fedntd.sweep.estimate import estimate, told
+
+    together = [Job("", replace(example, seed=seed), Path()) for _ in range(batch) for seed in seeds]
+    with stderr.status("measuring a few rounds"):
+        (one,) = estimate([together])
+    time, memory = told(one._replace(seconds=one.seconds * trials / batch))
+    stdout.print(f"about {time} and {memory} if no trial is stopped; nothing was written", highlight=False)
 
 
 def enqueue(study: Study, points: Sequence[Changes]) -> None:
@@ -193,8 +209,9 @@ def play(study: Study, batch: list[Trial], settings: Search) -> None:
         for job in trial.jobs
         if job.status != "finished"
     }:
-        with closing(until_settled(train_group, [*todo.values()])) as events:
-            stopped = watch(events, batch)
+        events = until_settled(train_group, [*todo.values()])
+        with closing(passing(events, Board.of([*todo.values()]), stderr)) as shown:
+            stopped = watch(shown, batch)
         if not stopped:
             break
     optuna = need("optuna", "sweep", "a search")
