@@ -106,11 +106,12 @@ def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_cluster_that_is_not_there(write: Callable[..., Path], command: Callable):
+def test_a_cluster_that_is_not_there(write: Callable[..., Path], command: Callable, tmp_path: Path):
     write("")
     code, _, err = command("sweep", "sweep.toml", "-o", "out", "--on", "ray:nowhere")
     assert code == 2
     assert "error: the Ray cluster at nowhere cannot be joined: ValueError: Invalid address format: nowhere" in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_data_is_written_once_a_node(cifar10: list[str]):

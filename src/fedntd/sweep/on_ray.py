@@ -38,7 +38,8 @@ Files = dict[str, bytes]  # path in the data folder -> content
 
 
 def on_ray(groups: Sequence[Group], out: Path, address: str | None, workers: int) -> Generator[Event]:
-    """Train the groups on the cluster at `address` (or RAY_ADDRESS), else on one of `workers` processes, here."""
+    """Train the groups on the cluster at `address` (or RAY_ADDRESS), else on one of `workers` processes, here. It is
+    joined at once, before anything is written."""
     ray = need("ray", "ray", "--on ray")
     address = address or os.environ.get("RAY_ADDRESS")
     cores = os.cpu_count() or 1
@@ -52,6 +53,10 @@ def on_ray(groups: Sequence[Group], out: Path, address: str | None, workers: int
     except (ConnectionError, RuntimeError, ValueError) as error:  # nobody there, another version, no address
         where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
         raise FedntdError(f"{where}: {reason_of(error)}") from error
+    return on_cluster(ray, groups, out, address, workers)
+
+
+def on_cluster(ray: Any, groups: Sequence[Group], out: Path, address: str | None, workers: int) -> Generator[Event]:
     try:
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
