@@ -144,6 +144,10 @@ class TestTrackers:
         assert (code, err.count("\n")) == (2, 1)
         assert "wandb cannot be used: RuntimeError: No API key configured." in err
 
+        monkeypatch.setitem(TRACKERS, "wandb", lambda *_: (closed, closed))  # gone in the middle of it
+        code, _, err = command("export", "runs", "--to", "wandb", "-o", "x")
+        assert (code, err.count("\n")) == (2, 1)
+
     def test_wandb_offline(self, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedntd[wandb]'")
         code = (

@@ -101,6 +101,26 @@ def test_pictures_have_the_scale_of_the_search_and_its_last_trial(tmp_path: Path
     assert [ax.get_xscale() for ax in slices.axes] == ["log", "linear"]
 
 
+def test_a_damaged_study_is_one_sentence(write: Write, command: Command, tmp_path: Path):
+    write('[search]\nsampler = "random"\ntrials = 2\n[search.keys]\noptimiser.lr = { low = 0.01, high = 0.1 }\n')
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    played = results(tmp_path / "out")
+    file = tmp_path / "out/search.db"
+    file.write_text("not a database at all")
+    for arguments in (("sweep", "sweep.toml", "-o", "out"), ("report", "out", "-o", "page.html")):
+        code, _, err = command(*arguments)
+        assert code == 2
+        assert "out/search.db cannot be read (DatabaseError: (sqlite3.DatabaseError) file is not a database)" in err
+        assert err.splitlines()[-1].endswith("runs that are there are not trained again")
+    file.write_bytes(b"")  # a search that was killed as it began
+    assert command("report", "out", "-o", "page.html")[0] == 0
+    file.unlink()
+    before = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("out/*/records.jsonl"))]
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    assert results(tmp_path / "out") == played
+    assert before == [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("out/*/records.jsonl"))]
+
+
 def test_pruned_by_round_and_shown_in_the_report(write: Write, command: Command, tmp_path: Path):
     write(
         '[search]\nsampler = "random"\ntrials = 12\nwarmup = 1\nseed = 3\n'

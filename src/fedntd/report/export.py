@@ -6,6 +6,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
@@ -180,16 +181,22 @@ def mlflow(run: Run, name: str, out: Path) -> Opened:
 TRACKERS: dict[str, Callable[[Run, str, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
 
 
-def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
+@contextmanager
+def speaking_to(tracker: str, out: Path) -> Iterator[None]:
+    """One sentence for what a tracker says when it cannot go on."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        return TRACKERS[tracker](run, name, out)
+        yield
     except OSError as error:
         raise FedntdError(f"{out} cannot be written to: {error.strerror or error}; choose another --out") from error
     except FedntdError:
         raise
-    except Exception as error:  # a tracker may want a login, or its server
+    except Exception as error:  # it may want a login, or its server
         raise FedntdError(f"{tracker} cannot be used: {reason(error)}") from error
+
+
+def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
+    out.mkdir(parents=True, exist_ok=True)
+    return TRACKERS[tracker](run, name, out)
 
 
 def track(folders: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
@@ -210,12 +217,15 @@ def track(folders: Sequence[Path], tracker: str, out: Path, follow: bool) -> Ite
         runs = [read_run(path) for path in paths if path not in over]
         wait = sweeping or (follow and any(run.status == "running" for run in runs))
         for run in runs:
-            (log, close), done = opened.get(run.path) or (open_in(tracker, run, names[run.path], out), 0)
-            for record in run.records[done:]:
-                log(record)
-            opened[run.path] = (log, close), max(done, len(run.records))
-            if not wait or run.status in ("finished", "pruned") or (run.status == "failed" and not sweeping):
-                close(run.status)
+            over_now = not wait or run.status in ("finished", "pruned") or (run.status == "failed" and not sweeping)
+            with speaking_to(tracker, out):
+                (log, close), done = opened.get(run.path) or (open_in(tracker, run, names[run.path], out), 0)
+                for record in run.records[done:]:
+                    log(record)
+                opened[run.path] = (log, close), max(done, len(run.records))
+                if over_now:
+                    close(run.status)
+            if over_now:
                 over.add(run.path)
                 yield run
         if wait:

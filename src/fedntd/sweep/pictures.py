@@ -2,13 +2,32 @@
 
 import base64
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedntd.errors import FedntdError, reason
 from fedntd.report.export import need
 from fedntd.report.wording import show
+
+
+def storage_of(folder: Path) -> str:
+    return f"sqlite:///{folder.resolve()}/search.db"
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """One sentence for whatever Optuna and its database say of a damaged file."""
+    try:
+        yield
+    except Exception as error:
+        raise FedntdError(
+            f"{file} cannot be read ({reason(error)}); put a copy back, or delete it to begin the search anew: runs "
+            f"that are there are not trained again"
+        ) from error
 
 
 def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
@@ -22,7 +41,11 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
 
     from fedntd.report.style import GREY, plain, styled
 
-    study = optuna.load_study(study_name="search", storage=f"sqlite:///{folder.resolve()}/search.db")
+    with readable(folder / "search.db"):
+        studies = {one.study_name for one in optuna.get_all_study_summaries(storage_of(folder))}
+        if "search" not in studies:  # it was ended before it had begun
+            return []
+        study = optuna.load_study(study_name="search", storage=storage_of(folder))
     done = [t for t in study.trials if t.state.name == "COMPLETE" and t.value is not None]
     if not done:
         return []

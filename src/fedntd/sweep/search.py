@@ -21,6 +21,7 @@ from fedntd.report.summary import summarise
 from fedntd.report.wording import count, figure, show
 from fedntd.runs import read_columns, read_run
 from fedntd.sweep.execute import Event, train_group, until_settled
+from fedntd.sweep.pictures import readable, storage_of
 from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
 from fedntd.sweep.show import Board, passing
 from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
@@ -40,13 +41,14 @@ def open_study(asked: Search, out: Path) -> Study:
         "none": lambda: optuna.pruners.NopPruner(),
         "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=asked.warmup + 1),
     }
-    return optuna.create_study(
-        storage=f"sqlite:///{out.resolve()}/search.db",
-        study_name="search",
-        direction="maximize",
-        pruner=pruners[asked.pruner](),
-        load_if_exists=True,
-    )
+    with readable(out / "search.db"):
+        return optuna.create_study(
+            storage=storage_of(out),
+            study_name="search",
+            direction="maximize",
+            pruner=pruners[asked.pruner](),
+            load_if_exists=True,
+        )
 
 
 def sampler_of(asked: Search, number: int) -> Any:
