@@ -87,7 +87,7 @@ def test_pictures_have_the_scale_of_the_search_and_its_last_trial(tmp_path: Path
     search = optuna.create_study(storage=f"sqlite:///{tmp_path}/search.db", study_name="search", direction="maximize")
     kinds, states = optuna.distributions, optuna.trial.TrialState
     space = {"a": kinds.FloatDistribution(0.001, 1.0, log=True), "b": kinds.FloatDistribution(1.0, 2.0)}
-    for a, state in ((0.01, "COMPLETE"), (0.02, "COMPLETE"), (0.03, "PRUNED"), (0.04, "WAITING")):
+    for a, state in ((0.01, "COMPLETE"), (0.05, "COMPLETE"), (0.06, "PRUNED"), (0.07, "WAITING")):
         value = 10 * a if state == "COMPLETE" else None
         trial = optuna.trial.create_trial(
             params={"a": a, "b": 1.5}, distributions=space, value=value, state=states[state]
@@ -236,6 +236,12 @@ def test_values_that_do_not_go_together_fail_their_trial(write: Write, command: 
         for t in study(tmp_path / "out").trials
     }
     assert states == {(n, m): "FAIL" if n and not m else "COMPLETE" for n in (False, True) for m in (0.9, 0.0)}
+    # the summary explains it, also when there is nothing left to do
+    code, out, _ = command("sweep", "sweep.toml", "-o", "out")
+    failed = [t.number for t in study(tmp_path / "out").trials if t.state.name == "FAIL"]
+    numbers = ("trials " if len(failed) > 1 else "trial ") + ", ".join(map(str, failed))
+    assert code == 1
+    assert f"failed: {numbers}: optimiser.nesterov needs optimiser.momentum above 0\n" in out
 
 
 def test_an_empty_section_is_no_sweep(write: Write, command: Command):

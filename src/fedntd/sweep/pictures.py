@@ -37,7 +37,7 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
     optuna = need("optuna", "sweep", "the report of a search")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     from matplotlib.figure import Figure  # takes its time to import
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     from fedntd.report.style import GREY, plain, styled
 
@@ -71,9 +71,16 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
             plottable = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
             shown = [v if plottable else plain(show(v)) for v in x]
             ax.scatter(shown, values, c=[t.number for t in done], cmap="Blues", vmin=-len(done), s=16)
-            drawn_by_log = any(getattr(t.distributions.get(key), "log", False) for t in done)
-            if plottable and (drawn_by_log or (min(x) > 0 and max(x) / min(x) > 20)):
+            # few labels, since more would run into each other
+            by_log = any(getattr(t.distributions.get(key), "log", False) for t in done)
+            span = max(x) / min(x) if plottable and min(x) > 0 else 1
+            if span > (4 if by_log else 20):
                 ax.set_xscale("log")
+                ax.xaxis.set_major_locator(LogLocator(subs=(1, 3) if span < 300 else (1,), numticks=5))
+                ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+                ax.xaxis.set_minor_formatter("")
+            elif plottable:
+                ax.locator_params(axis="x", nbins=4, integer=all(type(v) is int for v in x))
             ax.set(xlabel=key)
         slices.axes[0].set_ylabel("accuracy (%)")
     return [

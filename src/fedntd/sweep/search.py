@@ -219,6 +219,7 @@ def play(study: Study, batch: list[Trial], settings: Search) -> None:
     optuna = need("optuna", "sweep", "a search")
     for trial in batch:
         if trial.failed:
+            trial.handle.set_user_attr("reason", trial.failed)
             study.tell(trial.handle, state=optuna.trial.TrialState.FAIL)
             told = f"failed: {trial.failed}"
         elif trial.pruned:
@@ -276,9 +277,22 @@ def tell(study: Study, settings: Search, as_json: bool, out: Path) -> int:
         found = {"best": best.params, settings.measure: best.value} if best else {"best": None}
         print(json.dumps(found | {"trials": len(states), "pruned": states.count("PRUNED"), "failed": failed}))
     else:
-        stdout.print(f"{done} trials finished, {states.count('PRUNED')} pruned, {failed} failed", highlight=False)
+        counts = f"{count(done, 'trial')} finished, {states.count('PRUNED')} pruned, {failed} failed"
+        stdout.print(counts, highlight=False)
+        for reason, trials in failures(study).items():
+            numbers = ("trials " if len(trials) > 1 else "trial ") + ", ".join(map(str, trials))
+            stdout.print(f"[red]failed:[/] {numbers}: {escape(reason)}", soft_wrap=True, highlight=False)
         if best and best.value is not None:
             chosen = ", ".join(f"{key} = {show(value)}" for key, value in best.params.items())
             stdout.print(f"best: {chosen} ({settings.measure} {figure('final', best.value)} %)", highlight=False)
         stdout.print(f"look at it: fedntd report {escape(str(out))}", soft_wrap=True, highlight=False)
     return 1 if failed else 0
+
+
+def failures(study: Study) -> dict[str, list[int]]:
+    """Reason -> the trials that failed for it, in this search or before it was started again."""
+    found: dict[str, list[int]] = {}
+    for trial in study.trials:
+        if "reason" in trial.user_attrs:
+            found.setdefault(trial.user_attrs["reason"], []).append(trial.number)
+    return found
