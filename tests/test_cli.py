@@ -254,6 +254,21 @@ def test_lists_are_several_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     }
 
 
+def test_a_listed_name_keeps_the_options_that_came_with_it(monkeypatch: pytest.MonkeyPatch):
+    """As it does when it is set by itself; the other names have nothing to do with them."""
+    Path("base.toml").write_text('algorithm.beta = 0.3\npartition = { name = "sharding", s = 3 }\n')
+    names = ('algorithm.name=["fedavg","fedntd"]', 'partition.name=["sharding","iid"]', "algorithm.name=fedavg")
+    for given in (names[:1], names[1:]):
+        settings = ("federation.rounds=1", "federation.ratio=0.01", "data.train_size=1000", *given)
+        sets = [word for setting in settings for word in ("--set", setting)]
+        assert fedntd(monkeypatch, "run", "base.toml", *sets, "--out", "runs") == 0
+    found = {path.parent.name: read_run(path.parent).settings for path in Path("runs").glob("*/config.toml")}
+    assert found["algorithm.name=fedntd"]["algorithm.beta"] == 0.3
+    assert "algorithm.beta" not in found["algorithm.name=fedavg"]
+    assert found["partition.name=sharding"]["partition.s"] == 3
+    assert "partition.s" not in found["partition.name=iid"]
+
+
 def test_lists_of_paths_and_tables_have_folders_that_can_be_read_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

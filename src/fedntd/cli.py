@@ -33,7 +33,7 @@ from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.leaderboard import leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
-from fedntd.report.wording import thing
+from fedntd.report.wording import count, thing
 from fedntd.runs import collector_paused, find_runs, read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
@@ -104,7 +104,7 @@ def run(
         table = read(out / "config.toml") if out.is_dir() else {}
     else:
         table = find_table(source or "demo")
-    names, tables = zip(*expand(with_settings(table, settings or [])), strict=True)
+    names, tables = zip(*expand(with_settings(table, settings or []), table), strict=True)
     configs = [from_table(table) for table in tables]
     several = names != ("",)
     out = out or free_folder(default_folder(source or "demo", configs[0], several))
@@ -210,16 +210,18 @@ def export(
     Or:      [b]fedntd export runs/my-sweep --to tensorboard -o logs --follow[/b]
     """
     require_one_of("--per", per, ROWS)
-    paths = find_runs(runs)
     if to is None:
         require(not follow, "--follow needs --to: a file is written once")
         require(out.suffix in (".csv", ".parquet"), f"{out} must end in .csv or .parquet; or name a tracker with --to")
-        write_rows(read_runs(paths), out, per)
+        found = read_runs(find_runs(runs))
+        write_rows(found, out, per)
     else:
         require_one_of("--to", to, TRACKERS)
-        for done in track(paths, to, out, follow):
+        found = []
+        for done in track(runs, to, out, follow):
+            found.append(done)
             print(f"{done.name}: {len(done.records)} rounds, {done.status}", file=sys.stderr, flush=True)
-    stdout.print(f"{len(paths)} runs to {escape(str(out))}", soft_wrap=True, highlight=False)
+    stdout.print(f"{count(len(found), 'run')} to {escape(str(out))}", soft_wrap=True, highlight=False)
 
 
 @app.command("leaderboard")

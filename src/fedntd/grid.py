@@ -4,16 +4,20 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from fedntd.config import NAMES, name_in
 from fedntd.errors import require
 
 
-def expand(table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def expand(table: Mapping[str, Any], before: Mapping[str, Any] = {}) -> list[tuple[str, dict[str, Any]]]:
     """Each combination of the listed values: a name made of what differs, and the table of that run.
 
-    `seeds` is another word for `seed`. The name is empty where nothing is listed.
+    `seeds` is another word for `seed`. The name is empty where nothing is listed. `before` is the table that settings
+    were put into: where a name is listed that it has chosen itself, that run keeps its options.
 
     >>> [name for name, _ in expand({"seeds": [0, 1], "algorithm": {"name": "fedntd", "beta": [0.5, 1.0]}})]
     ['seed=0,algorithm.beta=0.5', 'seed=0,algorithm.beta=1.0', 'seed=1,algorithm.beta=0.5', 'seed=1,algorithm.beta=1.0']
+    >>> expand({"algorithm": {"name": ["fedavg", "fedntd"]}}, before={"algorithm": {"beta": 0.3}})[1]
+    ('algorithm.name=fedntd', {'algorithm': {'beta': 0.3, 'name': 'fedntd'}})
     """
     table = {"seed" if key == "seeds" else key: value for key, value in table.items()}
     listed = {
@@ -32,5 +36,7 @@ def expand(table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         one = {key: dict(section) if isinstance(section, Mapping) else section for key, section in table.items()}
         for (*section, key), value in chosen.items():
             (one[section[0]] if section else one)[key] = value
+            if f"{'.'.join(section)}.{key}" in NAMES and value == name_in(before, section[0]):
+                one[section[0]] = {**before.get(section[0], {}), **one[section[0]]}
         runs.append((",".join(f"{'.'.join(path)}={value}" for path, value in chosen.items()), one))
     return runs

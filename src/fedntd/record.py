@@ -19,7 +19,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -127,7 +127,7 @@ class RunFolder:
         """Write what is known before the first round."""
         self.put_json("partition.json", {"classes": list(classes), "counts": counts.tolist()})
         file = self.path / "environment.json"
-        earlier = read_json(file) if file.exists() else []
+        earlier = read_own(file) if file.exists() else []
         self.put_json("environment.json", [*earlier, {**environment(device), "precision": precision}])
         if not (self.path / "records.jsonl").exists():
             self.put("records.jsonl", "")
@@ -150,11 +150,11 @@ class RunFolder:
             f"{self.path} was kept without what its clients had learned, so no further rounds can be played; start a "
             f"longer run anew with another --out",
         )
-        records = read_records(self.path / "records.jsonl")[:kept]
+        records = read_own(self.path / "records.jsonl", read_records)[:kept]
         require(
             len(records) == kept,
             f"{self.path}/records.jsonl ends at round {len(records)}, before the checkpoint of round {kept}; "
-            f"records were lost, so the run cannot be resumed: start it anew with another --out",
+            f"records were lost: {or_anew(self.path)}",
         )
         self.put("records.jsonl", "".join(to_line(r) for r in records))
         self.recorded_round = self.saved_round = kept
@@ -206,7 +206,7 @@ def read_config(folder: Path) -> Config:
 def as_begun(config: Config, folder: Path) -> Config:
     """Where the precision is left to the device: with that which the run in this folder began with, wherever it was."""
     if config.precision == "auto" and (folder / "environment.json").is_file():
-        entries = read_json(folder / "environment.json")
+        entries = read_own(folder / "environment.json")
         return replace(config, precision=entries[-1].get("precision", "auto") if entries else "auto")
     return config
 
@@ -242,6 +242,19 @@ def sync(file: Path) -> None:
         os.fsync(opened.fileno())
 
 
+def or_anew(folder: Path) -> str:
+    """What to do about a damaged file: the same for a run by itself and for one of a sweep, whose other runs stay."""
+    return f"put a copy back, or delete {folder} to start this run anew"
+
+
+def read_own(file: Path, reader: Callable[[Path], Any] = read_json) -> Any:
+    """A file without which its run cannot go on."""
+    try:
+        return reader(file)
+    except FedntdError as error:
+        raise FedntdError(f"{error}; {or_anew(file.parent)}") from error
+
+
 def load_checkpoint(file: Path, device: torch.device) -> State:
     try:
         with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
@@ -249,9 +262,7 @@ def load_checkpoint(file: Path, device: torch.device) -> State:
             metadata = opened.metadata()
             round = int(metadata["round"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise FedntdError(
-            f"{file} cannot be read ({error}); put a copy back, or start the run anew with another --out"
-        ) from error
+        raise FedntdError(f"{file} cannot be read ({error}); {or_anew(file.parent)}") from error
     nested = tree.unflatten(flat)
     own = {int(k): state for k, state in nested.get("own", {}).items()}
     return State(nested["w"], nested.get("server", {}), own, round, without_clients="clients" in metadata)

@@ -1,6 +1,8 @@
 """Runs as their folders tell of them, finished or still going on: for tables, reports and whoever else only reads."""
 
 import dataclasses
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -66,12 +68,23 @@ class Run:
         return len(self.columns["accuracy"])
 
     @cached_property
-    def environment(self) -> dict[str, Any]:
+    def starts(self) -> list[dict[str, Any]]:
+        """Where and when it was begun, and gone on with."""
         file = self.path / "environment.json"
         entries = read_json(file)
         whole = isinstance(entries, list) and bool(entries) and isinstance(entries[-1], dict)
         require(whole, f"{file} is damaged: it has no entry; put a copy back, or leave out this run")
-        return entries[-1]
+        return entries
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self.starts[-1]
+
+    @property
+    def key(self) -> str:
+        """The same for as long as the run is, however often it is gone on with; another one if it is trained anew."""
+        told = [configs.identity(self.config), self.path.resolve().name, self.starts[0].get("started")]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     @cached_property
     def partition(self) -> dict[str, Any]:
@@ -126,12 +139,12 @@ def table_with(keys: Sequence[str], file: Path) -> dict[str, Any]:
     return found
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process is writing to the run folder."""
-    if not (path / ".lock").exists():
+def is_locked(path: Path, name: str = ".lock") -> bool:
+    """Whether a process is writing to the run folder; by ".sweep-lock", whether a sweep works in a folder of them."""
+    if not (path / name).exists():
         return False
     try:
-        with FileLock(path / ".lock", timeout=0):
+        with FileLock(path / name, timeout=0):
             return False
     except Timeout:
         return True

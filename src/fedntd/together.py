@@ -22,8 +22,7 @@ from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Diverged, Federation, play_together
-from fedntd.files import read_json
-from fedntd.record import Record, RunFolder, State, as_begun
+from fedntd.record import Record, RunFolder, State, as_begun, read_own
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
 FREE = {
@@ -197,7 +196,7 @@ def start(member: Member) -> None:
 
 def check_same_things(run: Federation, path: Path, state: State) -> None:
     """The config names data and model, but files change, and objects of one name can be others."""
-    dealt = read_json(path / "partition.json")["counts"]
+    dealt = read_own(path / "partition.json")["counts"]
     require(
         dealt == run.counts.tolist(),
         f"{path} was run on other data: its clients had other numbers of samples; "

@@ -16,7 +16,7 @@ from make_runs import make_run, plain_record, settings, write_run
 
 from fedntd.errors import FedntdError
 from fedntd.report.charts import curves
-from fedntd.report.html import size, write_report
+from fedntd.report.html import facts, size, write_report
 from fedntd.runs import Run
 
 NASTY = "</script><img src=x onerror='window.broken=1'>"
@@ -93,6 +93,11 @@ class TestPage:
     def test_what_differs_is_listed(self, page):
         (heads,) = [row for row in Reader(page).rows if row[0] == "run" and "algorithm.beta" in row]
         assert set(heads[1:]) == {"algorithm.name", "algorithm.beta", "algorithm.tau", "measure.local_every"}
+
+    def test_many_values_of_a_setting_stay_one_line(self, tmp_path):
+        runs = [make_run(tmp_path / str(i), rounds=2, optimiser__lr=0.01 * i) for i in range(1, 8)]
+        assert dict(facts(runs[:5]))["Learning rate"] == "0.01 / 0.02 / 0.03 / 0.04 / 0.05"
+        assert dict(facts(runs))["Learning rate"] == "0.01 / 0.02 / 0.03 / 0.04 and 3 more"
 
     def test_data_is_what_was_recorded(self, page, runs):
         data = embedded(page)

@@ -144,17 +144,23 @@ class TestTrackers:
         assert (code, err.count("\n")) == (2, 1)
         assert "wandb cannot be used: RuntimeError: No API key configured." in err
 
+        monkeypatch.setitem(TRACKERS, "wandb", lambda *_: (closed, closed))  # gone in the middle of it
+        code, _, err = command("export", "runs", "--to", "wandb", "-o", "x")
+        assert (code, err.count("\n")) == (2, 1)
+
     def test_wandb_offline(self, runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedntd[wandb]'")
         code = (
-            "import sys; from pathlib import Path; from fedntd.report.export import track\n"
-            "print([run.name for run in track([Path('runs/a'), Path('runs/c')], 'wandb', Path('logs'), False)])"
+            "from pathlib import Path; from fedntd.report.export import track\n"
+            "for _ in range(2):\n"  # the second time it takes the place of the first
+            "    list(track([Path('runs/a'), Path('runs/c')], 'wandb', Path('logs'), False))"
         )
         monkeypatch.setenv("WANDB_MODE", "offline")
         monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
         monkeypatch.setenv("PYTHONPATH", str(Path(fedntd.__file__).parents[1]))
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, timeout=120)
         files = sorted((tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb"))
+        assert sorted(file.stem for file in files) == sorted(f"run-{run.key}" for run in (runs[0], runs[2]))
         told = {}
         for file in files:
             name, history = read_wandb(file)
@@ -169,10 +175,18 @@ class TestTrackers:
 import json
 from pathlib import Path
 from fedntd.report.export import track
-names = [run.name for run in track([Path("runs/b"), Path("runs/c")], "mlflow", Path("logs"), False)]
+both = [Path("runs/b"), Path("runs/c")]
+whole = Path("runs/b/records.jsonl").read_text()
+Path("runs/b/records.jsonl").write_text("".join(whole.splitlines(True)[:2]))
+Path("runs/b/status.json").write_text('{"status": "running", "reason": ""}')
+list(track(both, "mlflow", Path("logs"), False))  # while it went on, and again when it had finished
+Path("runs/b/records.jsonl").write_text(whole)
+Path("runs/b/status.json").write_text('{"status": "finished", "reason": ""}')
+list(track(both, "mlflow", Path("logs"), False))
 from mlflow import MlflowClient
 client = MlflowClient("sqlite:///logs/mlflow.db")
 found = client.search_runs([client.get_experiment_by_name("fedntd").experiment_id])
+assert len(found) == 2, found
 print(json.dumps({
     run.info.run_name: {
         "status": run.info.status,
@@ -225,6 +239,23 @@ print(json.dumps({
         process.communicate(timeout=60)
         events = event_file(tmp_path / "logs" / "run")
         assert [e.step for e in events.Scalars("accuracy")] == list(range(1, 26))
+
+    @tensorboard
+    def test_follow_takes_up_runs_that_begin_later(
+        self, write: Callable[..., Path], start: Callable, command: Command, tmp_path: Path
+    ):
+        lines = 'federation.rounds = 10\nmodel = { name = "tiny:Net", pause = 0.01 }'
+        write(head="seeds = [0, 1, 2]", settings=lines)
+        make_run(tmp_path / "out/seed=2", "fedavg", rounds=4, stop=2, status="failed", reason="no luck")
+        process = start("sweep", "sweep.toml", "-o", "out")
+        wait_for(lambda: (tmp_path / "out/seed=0/config.toml").exists())
+        assert not (tmp_path / "out/seed=1").exists()
+        code, out, _ = command("export", "out", "--to", "tensorboard", "-o", "logs", "--follow")
+        process.communicate(timeout=60)
+        assert (code, out) == (0, "4 runs to logs\n")
+        for seed in (0, 1):
+            events = event_file(tmp_path / "logs" / f"seed={seed}")
+            assert [e.step for e in events.Scalars("accuracy")] == list(range(1, 11))
 
 
 def event_file(folder: Path) -> Any:

@@ -77,6 +77,18 @@ optimiser.lr = 1e300
     }
 
 
+def test_an_interrupt_is_no_failure(write: Write, start: Start, tmp_path: Path):
+    write(head="seeds = [0, 1]", settings='federation.rounds = 100\nmodel = { name = "tiny:Net", pause = 0.004 }')
+    process = start("sweep", "sweep.toml", "-o", "out", "--on", "ray", "--workers", "1")
+    wait_for(lambda: any(len(records) >= 2 for records in results(tmp_path / "out").values()), 150)
+    process.send_signal(signal.SIGINT)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted: 0 of 2 runs finished, 2 to go" in said
+    assert err == "sweep: 2 runs, 200 rounds to go, in out\n"
+    assert "failed" not in statuses(tmp_path / "out").values()
+
+
 def read_environment(folder: Path) -> list:
     return json.loads((folder / "environment.json").read_text())
 
@@ -94,11 +106,12 @@ def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_cluster_that_is_not_there(write: Callable[..., Path], command: Callable):
+def test_a_cluster_that_is_not_there(write: Callable[..., Path], command: Callable, tmp_path: Path):
     write("")
     code, _, err = command("sweep", "sweep.toml", "-o", "out", "--on", "ray:nowhere")
     assert code == 2
     assert "error: the Ray cluster at nowhere cannot be joined: ValueError: Invalid address format: nowhere" in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_data_is_written_once_a_node(cifar10: list[str]):

@@ -1,6 +1,8 @@
 """[search]: Optuna's choices as ordinary runs."""
 
+import io
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from test_sweep import results, statuses, wait_for
 
 from fedntd import FedntdError
@@ -55,6 +58,67 @@ def test_a_grid_tries_each_point_once_and_finds_the_best(write: Write, command: 
     code, out, _ = command("sweep", "sweep.toml", "-o", "out", "--json")
     assert code == 0
     assert json.loads(out) == told
+
+
+def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, tmp_path: Path):
+    write("[search]\ntrials = 5\nbatch = 2\n[search.keys]\noptimiser.lr = [0.01, 0.1]\n", head="seeds = [0, 1]")
+    code, out, err = command("sweep", "sweep.toml", "--dry-run")
+    assert code == 0
+    assert "5 trials by tpe × 2 seeds, at most 30 rounds" in err
+    assert re.fullmatch(r"about [\d.]+ s and [\d.]+ GB if no trial is stopped; nothing was written\n", out)
+    _, out, _ = command("sweep", "sweep.toml", "--dry-run", "--json")
+    assert json.loads(out) == {"trials": 5, "seeds": 2, "rounds": 3}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_trial_is_doing_is_seen_in_a_terminal(
+    write: Write, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    screen = io.StringIO()
+    monkeypatch.setattr("fedntd.sweep.search.stderr", Console(file=screen, force_terminal=True, width=100))
+    write('[search]\nsampler = "grid"\n[search.keys]\noptimiser.lr = [0.01, 0.1]\n')
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    seen = screen.getvalue()
+    assert seen.count("1/1 finished") >= 2
+    assert all(f"\nlr={lr} " in seen and f"optimiser.lr={lr}  final" in seen for lr in (0.01, 0.1))
+
+
+def test_pictures_have_the_scale_of_the_search_and_its_last_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    search = optuna.create_study(storage=f"sqlite:///{tmp_path}/search.db", study_name="search", direction="maximize")
+    kinds, states = optuna.distributions, optuna.trial.TrialState
+    space = {"a": kinds.FloatDistribution(0.001, 1.0, log=True), "b": kinds.FloatDistribution(1.0, 2.0)}
+    for a, state in ((0.01, "COMPLETE"), (0.05, "COMPLETE"), (0.06, "PRUNED"), (0.07, "WAITING")):
+        value = 10 * a if state == "COMPLETE" else None
+        trial = optuna.trial.create_trial(
+            params={"a": a, "b": 1.5}, distributions=space, value=value, state=states[state]
+        )
+        search.add_trial(trial)
+    figures: list[Any] = []
+    monkeypatch.setattr("fedntd.sweep.pictures.as_png", lambda figure: str(figures.append(figure)))
+    search_pictures(tmp_path)
+    trials, slices = figures
+    assert trials.axes[0].lines[1].get_xdata().tolist() == [0, 1, 2]  # the best so far, up to the one that was pruned
+    assert [ax.get_xscale() for ax in slices.axes] == ["log", "linear"]
+
+
+def test_a_damaged_study_is_one_sentence(write: Write, command: Command, tmp_path: Path):
+    write('[search]\nsampler = "random"\ntrials = 2\n[search.keys]\noptimiser.lr = { low = 0.01, high = 0.1 }\n')
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    played = results(tmp_path / "out")
+    file = tmp_path / "out/search.db"
+    file.write_text("not a database at all")
+    for arguments in (("sweep", "sweep.toml", "-o", "out"), ("report", "out", "-o", "page.html")):
+        code, _, err = command(*arguments)
+        assert code == 2
+        assert "out/search.db cannot be read (DatabaseError: (sqlite3.DatabaseError) file is not a database)" in err
+        assert err.splitlines()[-1].endswith("runs that are there are not trained again")
+    file.write_bytes(b"")  # a search that was killed as it began
+    assert command("report", "out", "-o", "page.html")[0] == 0
+    file.unlink()
+    before = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("out/*/records.jsonl"))]
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    assert results(tmp_path / "out") == played
+    assert before == [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("out/*/records.jsonl"))]
 
 
 def test_pruned_by_round_and_shown_in_the_report(write: Write, command: Command, tmp_path: Path):
@@ -172,6 +236,12 @@ def test_values_that_do_not_go_together_fail_their_trial(write: Write, command: 
         for t in study(tmp_path / "out").trials
     }
     assert states == {(n, m): "FAIL" if n and not m else "COMPLETE" for n in (False, True) for m in (0.9, 0.0)}
+    # the summary explains it, also when there is nothing left to do
+    code, out, _ = command("sweep", "sweep.toml", "-o", "out")
+    failed = [t.number for t in study(tmp_path / "out").trials if t.state.name == "FAIL"]
+    numbers = ("trials " if len(failed) > 1 else "trial ") + ", ".join(map(str, failed))
+    assert code == 1
+    assert f"failed: {numbers}: optimiser.nesterov needs optimiser.momentum above 0\n" in out
 
 
 def test_an_empty_section_is_no_sweep(write: Write, command: Command):

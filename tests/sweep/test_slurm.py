@@ -23,6 +23,8 @@ def test_the_tasks_of_the_array_train_all_runs(
     assert text.startswith("#!/bin/bash\n#SBATCH --job-name=sweep\n#SBATCH --array=0-1\n")
     (log,) = re.findall(r"^#SBATCH --output=(.*)/%a.log$", text, re.MULTILINE)
     assert Path(log).is_dir()
+    for line in re.findall(r"^#+SBATCH.*$", text, re.MULTILINE):  # sbatch takes all of a line for options
+        assert re.fullmatch(r"##?SBATCH --[a-z-]+=\S+", line)
 
     subprocess.run(["bash", "-n", script], check=True)
     tasks = [

@@ -12,7 +12,7 @@ from scipy import stats
 
 from fedntd import FedntdError
 from fedntd.report.leaderboard import leaderboard, written_between
-from fedntd.report.statistics import Baseline, heat_map, paired_p, reaching, to_target
+from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, reaching, to_target
 from fedntd.report.summary import group
 from fedntd.runs import Run
 
@@ -132,6 +132,8 @@ class TestTarget:
         (g,) = group(runs)
         got = reaching(g, 0.5)
         assert (got.reached, got.runs, got.rounds, got.bytes) == (2, 3, 1.5, 2250.0)
+        told = [extras(runs, None, target)[0].text(g) for target in (0.5, 0.1)]
+        assert told == ["2 rounds\n2.25 kB\n2/3 runs", "1 round\n1.50 kB"]
 
 
 class TestHeatMap:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -85,6 +86,8 @@ def test_the_live_table(width: int):
     }
     assert rows[-3] == "and 18 more"
     assert rows[-1].startswith("1/30 finished, 1 failed, 2 running, 26 waiting, ")
+    *_, last = console.render_lines(live_table(board, console), pad=False)
+    assert sum(part.cell_length for part in last) < width - 2  # there is room for a ^C
 
 
 def test_data_that_some_method_lacks_is_told_at_once(write: Write, command: Command, tmp_path: Path):
@@ -135,6 +138,24 @@ partition = { name = "sharding", s = 500 }
     assert code == 0
     assert "ZeroDivisionError" in out.replace("\n", "")
     assert command("report", "out", "-o", "page.html")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "records.jsonl", "environment.json", "partition.json"])
+def test_a_damaged_file_is_told_with_what_to_delete(name: str, write: Write, command: Command, tmp_path: Path):
+    write(head="seeds = [0, 1]")
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    hurt, whole = tmp_path / "out/seed=0", tmp_path / "out/seed=1"
+    played = results(tmp_path / "out")
+    (hurt / "status.json").write_text('{"status": "running", "reason": ""}')  # as a kill leaves it
+    (hurt / name).write_text("dam\n")
+    code, out, _ = command("sweep", "sweep.toml", "-o", "out")
+    assert code == 1
+    assert "put a copy back, or delete out/seed=0 to start this run anew" in out
+    shutil.rmtree(hurt)
+    before = (whole / "records.jsonl").stat().st_mtime_ns
+    assert command("sweep", "sweep.toml", "-o", "out")[0] == 0
+    assert results(tmp_path / "out") == played
+    assert (whole / "records.jsonl").stat().st_mtime_ns == before
 
 
 def test_a_longer_sweep_keeps_what_is_there(write: Write, command: Command, tmp_path: Path):

@@ -86,6 +86,7 @@ def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
     ("text", "sentence"),
     [
         ("sedes = [1]", "unknown key 'sedes' in"),
+        ("seeds = []", "the list of 'seeds' is empty"),
         ("seeds = 3", "seeds must be a list of whole numbers, not 3"),
         ("base = 3", "base must be a preset, a config file or a table, not 3"),
         ('base = "dmo"', "did you mean 'demo'"),
@@ -94,7 +95,7 @@ def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
         ("[grid]\noptimiser.lr = []", "the list of 'optimiser.lr' is empty"),
         ("runs = []", "asks for no run: 'runs' or a list in [zip] is empty"),
         ("[zip]\nseed = []", "asks for no run"),
-        ("[grid]\noptimiser.rate = [1]", "run 'run': unknown key 'optimiser.rate'"),
+        ("[grid]\noptimiser.rate = [1]", "unknown key 'optimiser.rate'"),
         (
             "[grid]\nalgorithm.name = ['fedavg', 'fedntd']\nalgorithm.beta = [1.0]",
             "run 'fedavg': algorithm.beta is not",
@@ -102,7 +103,7 @@ def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
         ("[zip]\nseed = [1]\noptimiser.lr = [1.0, 2.0]", "equally long, but seed has 1, optimiser.lr has 2"),
         ("[zip]\nseed = 1", "'seed' in [zip] must be a list, not 1"),
         ("seeds = [1]\n[grid]\nseed = [1, 2]", "'seed' is varied twice"),
-        ("[grid]\nseed = [2026-01-31]", "run 'run': seed must be of type int, not '2026-01-31'"),
+        ("[grid]\nseed = [2026-01-31]", "seed must be of type int, not '2026-01-31'"),
         ("[settings]\nseed = 2026-01-31", "seed must be of type int, not '2026-01-31'"),
         ("[grid]\noptimiser.lr = [0.1]\n'optimiser.lr' = [0.2]", "'optimiser.lr' is given twice in one section"),
         ("together = -1", "together must be a whole number"),
@@ -116,6 +117,7 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):
         read_sweep(file)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
+    assert "run 'run'" not in str(raised.value)  # where there is but one, it has no name
 
 
 def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Path):

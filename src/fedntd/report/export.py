@@ -2,9 +2,11 @@
 
 import csv
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +16,7 @@ from fedntd.errors import FedntdError, reason, require_one_of
 from fedntd.files import whole
 from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
-from fedntd.runs import Run, find_runs, read_run, read_runs
+from fedntd.runs import Run, find_runs, is_locked, read_run, read_runs
 
 ROWS = ("round", "run")
 
@@ -130,16 +132,24 @@ def wandb(run: Run, name: str, out: Path) -> Opened:
     package = need("wandb", "wandb", "Weights & Biases")
     opened = package.init(
         project=os.environ.get("WANDB_PROJECT", "fedntd"),
+        id=run.key,  # so that a run which is handed over again is the same one there, and goes on
+        resume="allow",
         name=name,
         dir=str(out),
         config=run.settings,
         reinit="create_new",
         settings=package.Settings(console="off", silent=True),
     )
-    return (
-        lambda record: opened.log(measures(record), step=record.round),
-        lambda status: opened.finish(exit_code=int(status == "failed")),
-    )
+    if opened.offline:
+        for folder in (out / "wandb").glob(f"offline-run-*-{run.key}"):  # of earlier times: all of it is written again
+            if folder.resolve() not in Path(opened.dir).resolve().parents:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def log(record: Record) -> None:
+        if record.round >= opened.starting_step:
+            opened.log(measures(record), step=record.round)
+
+    return log, lambda status: opened.finish(exit_code=int(status == "failed"))
 
 
 def mlflow(run: Run, name: str, out: Path) -> Opened:
@@ -148,11 +158,19 @@ def mlflow(run: Run, name: str, out: Path) -> Opened:
     client = package.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db")
     found = client.get_experiment_by_name("fedntd")
     experiment = found.experiment_id if found else client.create_experiment("fedntd")
-    key = client.create_run(experiment, run_name=name).info.run_id
     entities = package.entities
-    client.log_batch(key, params=[entities.Param(name, str(value)) for name, value in run.settings.items()])
+    earlier = client.search_runs([experiment], f"tags.fedntd = '{run.key}'", max_results=1)
+    if earlier:  # it was handed over before: it goes on there
+        key = earlier[0].info.run_id
+        client.update_run(key, status="RUNNING")
+        last = max((metric.step for metric in client.get_metric_history(key, "accuracy")), default=0)
+    else:
+        key, last = client.create_run(experiment, run_name=name, tags={"fedntd": run.key}).info.run_id, 0
+        client.log_batch(key, params=[entities.Param(name, str(value)) for name, value in run.settings.items()])
 
     def log(record: Record) -> None:
+        if record.round <= last:
+            return
         now = round(1000 * time.time())
         told = [entities.Metric(name, value, now, record.round) for name, value in measures(record).items()]
         client.log_batch(key, told)  # all in one transaction: one by one takes ten times as long
@@ -163,38 +181,52 @@ def mlflow(run: Run, name: str, out: Path) -> Opened:
 TRACKERS: dict[str, Callable[[Run, str, Path], Opened]] = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
 
 
-def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
+@contextmanager
+def speaking_to(tracker: str, out: Path) -> Iterator[None]:
+    """One sentence for what a tracker says when it cannot go on."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        return TRACKERS[tracker](run, name, out)
+        yield
     except OSError as error:
         raise FedntdError(f"{out} cannot be written to: {error.strerror or error}; choose another --out") from error
     except FedntdError:
         raise
-    except Exception as error:  # a tracker may want a login, or its server
+    except Exception as error:  # it may want a login, or its server
         raise FedntdError(f"{tracker} cannot be used: {reason(error)}") from error
 
 
-def track(paths: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
-    """Hand all records to a tracker; with `follow`, also those to come, until no run goes on. Yields what is done.
+def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
+    out.mkdir(parents=True, exist_ok=True)
+    return TRACKERS[tracker](run, name, out)
 
-    A run that was interrupted is waited for only while others go on, since their sweep may come to it.
-    A run that was killed and resumed plays some rounds again, with the same records: they are handed over once.
+
+def track(folders: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
+    """Hand all records to a tracker; with `follow`, also those to come, until no run goes on, and no sweep that may
+    begin further ones. Yields what is done.
+
+    A run that was interrupted is waited for only while others go on, since their sweep may come to it; so it may to one
+    that failed. A run that was killed and resumed plays some rounds again, with the same records: they are handed over
+    once.
     """
     opened: dict[Path, tuple[Opened, int]] = {}
-    names = dict(zip(paths, names_of(paths), strict=True))
-    left = list(paths)
-    while left:
-        runs = [read_run(path) for path in left]
-        wait = follow and any(run.status == "running" for run in runs)
-        for path, run in zip(list(left), runs, strict=True):
-            (log, close), done = opened.get(path) or (open_in(tracker, run, names[path], out), 0)
-            for record in run.records[done:]:
-                log(record)
-            opened[path] = (log, close), max(done, len(run.records))
-            if not wait or run.status in ("finished", "failed", "pruned"):
-                close(run.status)
-                left.remove(path)
+    over: set[Path] = set()
+    wait = True
+    while wait:
+        sweeping = follow and any(is_locked(folder, ".sweep-lock") for folder in folders)  # before its runs are read
+        paths = find_runs(folders)
+        names = dict(zip(paths, names_of(paths), strict=True))
+        runs = [read_run(path) for path in paths if path not in over]
+        wait = sweeping or (follow and any(run.status == "running" for run in runs))
+        for run in runs:
+            over_now = not wait or run.status in ("finished", "pruned") or (run.status == "failed" and not sweeping)
+            with speaking_to(tracker, out):
+                (log, close), done = opened.get(run.path) or (open_in(tracker, run, names[run.path], out), 0)
+                for record in run.records[done:]:
+                    log(record)
+                opened[run.path] = (log, close), max(done, len(run.records))
+                if over_now:
+                    close(run.status)
+            if over_now:
+                over.add(run.path)
                 yield run
-        if left:
+        if wait:
             time.sleep(1)

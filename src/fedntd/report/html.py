@@ -133,7 +133,7 @@ def default_title(runs: Sequence[Run], groups: Sequence[Group]) -> str:
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The settings people ask for first; where runs differ, all values."""
+    """The settings people ask for first; where runs differ, their values, as long as one line holds them."""
 
     def choice(made: Choice) -> str:
         return " ".join([thing(made.name), *(f"{key}={show(value)}" for key, value in made.options.items())])
@@ -153,7 +153,9 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
         }
 
     tables = [of(run) for run in runs]
-    return [(name, " / ".join(unique(table[name] for table in tables))) for name in tables[0]]
+    values = {name: unique(table[name] for table in tables) for name in tables[0]}
+    more = {name: f" and {len(found) - 4} more" if len(found) > 5 else "" for name, found in values.items()}
+    return [(name, " / ".join(found[: 4 if more[name] else 5]) + more[name]) for name, found in values.items()]
 
 
 def unique(values: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.report.compare import Extra
 from fedntd.report.summary import Group, differing, is_telling, summarise, telling
-from fedntd.report.wording import show, size, thing
+from fedntd.report.wording import count, show, size, thing
 from fedntd.runs import Run
 
 
@@ -154,7 +154,7 @@ def extras(runs: Sequence[Run], baseline: str | None, target: float | None) -> l
             if got.rounds is None or got.bytes is None:
                 return "never"
             share = "" if got.reached == got.runs else f"\n{got.reached}/{got.runs} runs"
-            return f"{got.rounds:.0f} rounds\n{size(got.bytes)}{share}"
+            return f"{count(round(got.rounds), 'round')}\n{size(got.bytes)}{share}"
 
         def both(g: Group) -> dict[str, Any]:
             got = reaching(g, target)

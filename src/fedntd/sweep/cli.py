@@ -95,10 +95,11 @@ def sweep(
 
     todo = [left for group in mine if (left := [job for job in group if job.status != "finished"])]
     board = show.Board.of([job for group in mine for job in group])
-    if where == "ray":
+    if where == "ray" and todo:
         from fedntd.sweep.on_ray import on_ray
 
-        events = on_ray(todo, out, address or None, workers)
+        with stderr.status("joining the Ray cluster" if address else "starting Ray"):
+            events = on_ray(todo, out, address or None, workers)
     else:
         events = execute.here(todo) if workers == 1 else execute.in_processes(todo, min(workers, max(1, len(todo))))
     with working_in(out, file, alone=not part):

@@ -7,6 +7,7 @@ into Ray's object store once, and each node that has not got them writes them to
 import hashlib
 import os
 import tempfile
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedntd.sweep.execute import (
     Died,
     Event,
     Group,
+    Stopped,
     Worker,
     from_line,
     reason_of,
@@ -36,18 +38,25 @@ Files = dict[str, bytes]  # path in the data folder -> content
 
 
 def on_ray(groups: Sequence[Group], out: Path, address: str | None, workers: int) -> Generator[Event]:
-    """Train the groups on the cluster at `address` (or RAY_ADDRESS), else on one of `workers` processes, here."""
+    """Train the groups on the cluster at `address` (or RAY_ADDRESS), else on one of `workers` processes, here. It is
+    joined at once, before anything is written."""
     ray = need("ray", "ray", "--on ray")
     address = address or os.environ.get("RAY_ADDRESS")
     cores = os.cpu_count() or 1
     started = {"address": address} if address else {"address": "local", "num_cpus": workers or cores}
     try:
-        ray.init(
-            **started, include_dashboard=False if not address else None, log_to_driver=False, logging_level="ERROR"
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Tip: ", FutureWarning)  # about tasks without GPUs, whatever ours ask for
+            ray.init(
+                **started, include_dashboard=False if not address else None, log_to_driver=False, logging_level="ERROR"
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:  # nobody there, another version, no address
         where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
         raise FedntdError(f"{where}: {reason_of(error)}") from error
+    return on_cluster(ray, groups, out, address, workers)
+
+
+def on_cluster(ray: Any, groups: Sequence[Group], out: Path, address: str | None, workers: int) -> Generator[Event]:
     try:
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
@@ -69,6 +78,7 @@ class Task(Worker):
     def __init__(self, ray: Any, task: Any, data: Any, out: Path) -> None:
         self.ray, self.task, self.data, self.out = ray, task, data, out
         self.going: Any = None
+        self.stopped = False
 
     def train(self, group: Group) -> Iterator[Event]:
         lines = [to_line(job) for job in group]
@@ -80,12 +90,14 @@ class Task(Worker):
                     raise FedntdError(event["broken"])
                 yield event
         except self.ray.exceptions.RayError as error:  # the worker or its node is gone
+            if self.stopped:  # by us
+                raise Stopped from None
             raise Died(f"the Ray worker that trained it is gone ({type(error).__name__})") from error
         finally:
             self.going = None
 
     def stop(self) -> None:
-        going = self.going
+        self.stopped, going = True, self.going
         if going is not None:
             self.ray.cancel(going, force=False)  # raises KeyboardInterrupt over there: the state is saved
 

@@ -2,13 +2,32 @@
 
 import base64
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedntd.errors import FedntdError, reason
 from fedntd.report.export import need
 from fedntd.report.wording import show
+
+
+def storage_of(folder: Path) -> str:
+    return f"sqlite:///{folder.resolve()}/search.db"
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """One sentence for whatever Optuna and its database say of a damaged file."""
+    try:
+        yield
+    except Exception as error:
+        raise FedntdError(
+            f"{file} cannot be read ({reason(error)}); put a copy back, or delete it to begin the search anew: runs "
+            f"that are there are not trained again"
+        ) from error
 
 
 def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
@@ -18,11 +37,15 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
     optuna = need("optuna", "sweep", "the report of a search")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     from matplotlib.figure import Figure  # takes its time to import
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     from fedntd.report.style import GREY, plain, styled
 
-    study = optuna.load_study(study_name="search", storage=f"sqlite:///{folder.resolve()}/search.db")
+    with readable(folder / "search.db"):
+        studies = {one.study_name for one in optuna.get_all_study_summaries(storage_of(folder))}
+        if "search" not in studies:  # it was ended before it had begun
+            return []
+        study = optuna.load_study(study_name="search", storage=storage_of(folder))
     done = [t for t in study.trials if t.state.name == "COMPLETE" and t.value is not None]
     if not done:
         return []
@@ -31,25 +54,33 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
         history = Figure(figsize=(6.8, 2.8), layout="constrained")
         ax = history.subplots()
         ax.plot([t.number for t in done], values, "o", color="#0072B2", markersize=4, label="a trial")
-        ax.step(
-            [t.number for t in done], np.maximum.accumulate(values), where="post", color="#D55E00", label="best so far"
-        )
+        best = [*np.maximum.accumulate(values), max(values)]  # up to the last trial, whatever became of it
+        numbers = [*(t.number for t in done), max(t.number for t in study.trials if t.state.is_finished())]
+        ax.step(numbers, best, where="post", color="#D55E00", label="best so far")
         for i, t in enumerate(t for t in study.trials if t.state.name == "PRUNED" and t.intermediate_values):
             last = 100 * t.intermediate_values[max(t.intermediate_values)]
             ax.plot(t.number, last, "x", color=GREY, markersize=4, label="" if i else "pruned, when it was stopped")
         ax.set(xlabel="trial", ylabel="accuracy (%)")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.legend(loc="lower right")
+        history.legend(loc="outside upper left", ncols=3)  # points may be anywhere inside
 
         keys = list(dict.fromkeys(key for t in done for key in t.params))
         slices = Figure(figsize=(max(3.4, 2.3 * len(keys)), 2.5), layout="constrained")
         for key, ax in zip(keys, slices.subplots(1, len(keys), sharey=True, squeeze=False).flat, strict=True):
             x = [t.params.get(key) for t in done]
-            numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
-            shown = [v if numbers else plain(show(v)) for v in x]
+            plottable = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
+            shown = [v if plottable else plain(show(v)) for v in x]
             ax.scatter(shown, values, c=[t.number for t in done], cmap="Blues", vmin=-len(done), s=16)
-            if numbers and min(x) > 0 and max(x) / min(x) > 20:
+            # few labels, since more would run into each other
+            by_log = any(getattr(t.distributions.get(key), "log", False) for t in done)
+            span = max(x) / min(x) if plottable and min(x) > 0 else 1
+            if span > (4 if by_log else 20):
                 ax.set_xscale("log")
+                ax.xaxis.set_major_locator(LogLocator(subs=(1, 3) if span < 300 else (1,), numticks=5))
+                ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+                ax.xaxis.set_minor_formatter("")
+            elif plottable:
+                ax.locator_params(axis="x", nbins=4, integer=all(type(v) is int for v in x))
             ax.set(xlabel=key)
         slices.axes[0].set_ylabel("accuracy (%)")
     return [

@@ -62,6 +62,7 @@ def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
         isinstance(seeds, list) and all(type(seed) is int for seed in seeds),
         f"seeds must be a list of whole numbers, not {seeds!r}",
     )
+    require(bool(seeds) or "seeds" not in table, "the list of 'seeds' is empty")
     together = table.get("together", 0)
     require(type(together) is int and together >= 0, f"together must be a whole number from 0, not {together!r}")
     search = section(table, "search")
@@ -170,7 +171,7 @@ def planned(base: Mapping[str, Any], points: Sequence[Changes]) -> list[Planned]
         try:
             config = from_table(with_changes(base, changes))
         except FedntdError as error:
-            raise FedntdError(f"run '{name}': {error}") from error
+            raise FedntdError(f"run '{name}': {error}" if len(points) > 1 else str(error)) from error
         key = identity(config)
         if key not in runs:
             runs[key] = Planned(free_name(name, key, taken), config)

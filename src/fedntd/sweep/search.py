@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +21,9 @@ from fedntd.report.summary import summarise
 from fedntd.report.wording import count, figure, show
 from fedntd.runs import read_columns, read_run
 from fedntd.sweep.execute import Event, train_group, until_settled
+from fedntd.sweep.pictures import readable, storage_of
 from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
+from fedntd.sweep.show import Board, passing
 from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
 
 Study: TypeAlias = Any  # Optuna's, which is an extra
@@ -39,13 +41,14 @@ def open_study(asked: Search, out: Path) -> Study:
         "none": lambda: optuna.pruners.NopPruner(),
         "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=asked.warmup + 1),
     }
-    return optuna.create_study(
-        storage=f"sqlite:///{out.resolve()}/search.db",
-        study_name="search",
-        direction="maximize",
-        pruner=pruners[asked.pruner](),
-        load_if_exists=True,
-    )
+    with readable(out / "search.db"):
+        return optuna.create_study(
+            storage=storage_of(out),
+            study_name="search",
+            direction="maximize",
+            pruner=pruners[asked.pruner](),
+            load_if_exists=True,
+        )
 
 
 def sampler_of(asked: Search, number: int) -> Any:
@@ -119,6 +122,10 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
         soft_wrap=True,
     )
     if dry_run:
+        if as_json:
+            print(json.dumps({"trials": trials, "seeds": len(asked.seeds), "rounds": example.federation.rounds}))
+        else:
+            tell_cost(example, asked.seeds, min(settings.batch, trials), trials)
         return 0
     kind = kind_of(asked, settings)
     if (out / "search.db").exists():
@@ -141,6 +148,17 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
             stderr.print(escape(f"interrupted; go on with: {same_command()}"), soft_wrap=True)
             return 130
         return tell(study, settings, as_json, out)
+
+
+def tell_cost(example: Config, seeds: Sequence[int], batch: int, trials: int) -> None:
+    """What the search takes if all trials are like this one."""
+    from fedntd.sweep.estimate import estimate, told
+
+    together = [Job("", replace(example, seed=seed), Path()) for _ in range(batch) for seed in seeds]
+    with stderr.status("measuring a few rounds"):
+        (one,) = estimate([together])
+    time, memory = told(one._replace(seconds=one.seconds * trials / batch))
+    stdout.print(f"about {time} and {memory} if no trial is stopped; nothing was written", highlight=False)
 
 
 def enqueue(study: Study, points: Sequence[Changes]) -> None:
@@ -193,13 +211,15 @@ def play(study: Study, batch: list[Trial], settings: Search) -> None:
         for job in trial.jobs
         if job.status != "finished"
     }:
-        with closing(until_settled(train_group, [*todo.values()])) as events:
-            stopped = watch(events, batch)
+        events = until_settled(train_group, [*todo.values()])
+        with closing(passing(events, Board.of([*todo.values()]), stderr)) as shown:
+            stopped = watch(shown, batch)
         if not stopped:
             break
     optuna = need("optuna", "sweep", "a search")
     for trial in batch:
         if trial.failed:
+            trial.handle.set_user_attr("reason", trial.failed)
             study.tell(trial.handle, state=optuna.trial.TrialState.FAIL)
             told = f"failed: {trial.failed}"
         elif trial.pruned:
@@ -257,9 +277,22 @@ def tell(study: Study, settings: Search, as_json: bool, out: Path) -> int:
         found = {"best": best.params, settings.measure: best.value} if best else {"best": None}
         print(json.dumps(found | {"trials": len(states), "pruned": states.count("PRUNED"), "failed": failed}))
     else:
-        stdout.print(f"{done} trials finished, {states.count('PRUNED')} pruned, {failed} failed", highlight=False)
+        counts = f"{count(done, 'trial')} finished, {states.count('PRUNED')} pruned, {failed} failed"
+        stdout.print(counts, highlight=False)
+        for reason, trials in failures(study).items():
+            numbers = ("trials " if len(trials) > 1 else "trial ") + ", ".join(map(str, trials))
+            stdout.print(f"[red]failed:[/] {numbers}: {escape(reason)}", soft_wrap=True, highlight=False)
         if best and best.value is not None:
             chosen = ", ".join(f"{key} = {show(value)}" for key, value in best.params.items())
             stdout.print(f"best: {chosen} ({settings.measure} {figure('final', best.value)} %)", highlight=False)
         stdout.print(f"look at it: fedntd report {escape(str(out))}", soft_wrap=True, highlight=False)
     return 1 if failed else 0
+
+
+def failures(study: Study) -> dict[str, list[int]]:
+    """Reason -> the trials that failed for it, in this search or before it was started again."""
+    found: dict[str, list[int]] = {}
+    for trial in study.trials:
+        if "reason" in trial.user_attrs:
+            found.setdefault(trial.user_attrs["reason"], []).append(trial.number)
+    return found

@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,8 +134,25 @@ def follow(events: Iterator[Event], board: Board, console: Console) -> None:
     board.settle()
 
 
-def live(board: Board, console: Console) -> Live:
-    return Live(console=console, get_renderable=lambda: live_table(board, console), refresh_per_second=4)
+def live(board: Board, console: Console, transient: bool = False) -> Live:
+    return Live(
+        console=console,
+        get_renderable=lambda: live_table(board, console),
+        refresh_per_second=4,
+        transient=transient,
+    )
+
+
+def passing(events: Generator[Event], board: Board, console: Console) -> Generator[Event]:
+    """The events as they come, with a table of their runs for as long as they do, where there is a terminal."""
+    with closing(events):
+        if not console.is_terminal:
+            yield from events
+            return
+        with live(board, console, transient=True):
+            for event in events:
+                board.take(event)
+                yield event
 
 
 def say(text: str) -> None:
@@ -173,8 +191,8 @@ def live_table(board: Board, console: Console) -> Group:
     total = sum(row.rounds for row in rows)
     below = Table.grid(expand=True)  # a bar by itself would not end its line
     below.add_row(ProgressBar(total, done))
-    below.add_row(Text(board.headline(), style="bold"))
-    return Group(table, below)
+    # not padded to the window's width, where the ^C of a terminal would begin another line and leave one of ours behind
+    return Group(table, below, Text(board.headline(), style="bold"))
 
 
 # --- before and after -------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ SCRIPT = """\
 #SBATCH --array=0-{last}
 #SBATCH --output={logs}
 #SBATCH --time=24:00:00
-##SBATCH --gpus=1            (take one # away for a GPU a task)
+# for a GPU or several cores a task, take one # away:
+##SBATCH --gpus=1
 ##SBATCH --cpus-per-task=4
 # Each task trains one group of runs. Submit it again to go on with what is not finished: no run is trained twice.
 cd {here}
