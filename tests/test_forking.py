@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def weights(seed: int) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, generator=rng) for shape in ((INPUTS, HIDDEN), (HIDDEN, OUTPUTS))]
 
 
+@cache
 def fork_of(step: Callable[..., Any]) -> Fork | None:
     return forked(tracing.traced(step, [*weights(0), X]))
 
