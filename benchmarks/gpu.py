@@ -123,23 +123,25 @@ def main() -> None:
         few = 5 if "ResNet" in name or "1.0" in name else arguments.rounds
         first, seconds, rate = seconds_a_round(runs, few)
         achieved = teraflops(runs, rate, seconds)
-        loop = loop_rate = float("nan")
+        loop = ratio = None
         if "1.0" not in name and "seeds" not in name and not arguments.no_loop:  # there it would take a minute
             _, loop, loop_rate = seconds_a_round(set_up(dataset, "sequential", SETTINGS[name]), 1)
+            ratio = rate / loop_rate
         row = {
             "setting": name,
             "first round": first,
             "round": seconds,
             "200 rounds": 200 * seconds,
             "loop round": loop,
-            "ratio": rate / loop_rate,
+            "ratio": ratio,
             "TFLOP/s": achieved,
             "share of the floor": achieved / BF16_PEAK,
             "samples a second": rate,
         }
         rows.append(row)
+        against_loop = f"{loop:7.2f} s{ratio:6.1f}x" if loop and ratio else f"{'–':>9}{'–':>7}"
         print(
-            f"{name:40}{first:10.1f} s{1000 * seconds:7.1f} ms{200 * seconds:10.1f} s{loop:7.2f} s{row['ratio']:6.1f}x"
+            f"{name:40}{first:10.1f} s{1000 * seconds:7.1f} ms{200 * seconds:10.1f} s{against_loop}"
             f"{achieved:9.0f}{100 * achieved / BF16_PEAK:6.0f}%",
             flush=True,
         )
