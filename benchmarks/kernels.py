@@ -44,11 +44,11 @@ def launch(kind: str, clients: int, channels: int, outputs: int, side: int, pool
     images = random(BATCH, side + 4, side + 4, channels)
     if kind == "weight gradient":
         dy = random(BATCH, side + 4, side + 4, outputs)
-        return lambda: kernels.conv_weight_gradient(dy, None, images, 5)
+        return lambda: kernels.conv_weight_gradient(dy, None, images, 5, True)
     if kind == "window weight gradient":
         dy = random(BATCH, side // 2, side // 2, outputs)
         index = torch.randint(5, dy.shape, device="cuda", dtype=torch.uint8)
-        return lambda: kernels.conv_weight_gradient(dy, index, images, 5)
+        return lambda: kernels.conv_weight_gradient(dy, index, images, 5, True)
     tables = random(36 * channels, 4, outputs) if kind == "window forward" else random(25 * channels, 1, outputs)
     bias = torch.zeros(clients, outputs, device="cuda").to(dtype)
     return lambda: kernels.conv_forward(images, tables, bias, 5, 2 if pool else 1, pool)

@@ -67,11 +67,11 @@ def launch_all(groups: int, dtype: torch.dtype) -> None:
         kernels.conv_forward(images, plain, bias, size, 2, True)
         for step in (1, 2):
             kernels.conv_forward(images, plain, bias, size, step, False)
-        kernels.conv_weight_gradient(empty(batch, padded, padded, outputs), None, images, size)
+        kernels.conv_weight_gradient(empty(batch, padded, padded, outputs), None, images, size, True)
         if kernels.windowed(empty(outputs, channels, size, size), pool=True):
             kernels.conv_forward(images, empty((size + 1) ** 2 * channels, 4, outputs), bias, size, 2, True)
             dy, index = (empty(batch, side // 2, side // 2, outputs, dtype=kind) for kind in (dtype, torch.uint8))
-            kernels.conv_weight_gradient(dy, index, images, size)
+            kernels.conv_weight_gradient(dy, index, images, size, True)
 
 
 @pytest.mark.parametrize(

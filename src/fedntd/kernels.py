@@ -31,13 +31,13 @@ NOWHERE = 4  # in place of which of a window's four was the largest: none was ab
 
 def conv_pool_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """ReLU of the 2x2 max-pooled convolution ("same" padding, stride 1): [B, C, H, W] -> [B, N, H/2, W/2]."""
-    return GroupedConv.apply(x[None], weight[None], bias[None], 2, True)[0][0]
+    return GroupedConv.apply(x[None], weight[None], bias[None], 2, True)[0].squeeze(0)
 
 
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
     """The convolution alone ("same" padding, stride 1 or 2): [B, C, H, W] -> [B, N, H/stride, W/stride]."""
     zero = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    return GroupedConv.apply(x[None], weight[None], zero[None], stride, False)[0][0]
+    return GroupedConv.apply(x[None], weight[None], zero[None], stride, False)[0].squeeze(0)
 
 
 class GroupedConv(torch.autograd.Function):
@@ -79,9 +79,10 @@ class GroupedConv(torch.autograd.Function):
             zero = weight.new_zeros(channels).expand(len(weight), channels)
             dx = torch.ops.fedntd.conv_forward(dense, turned, zero, size, 1, False)[0].permute(0, 1, 4, 2, 3)
         given = (dy.contiguous(), index) if window else (dense, None)
-        dw = from_tables(torch.ops.fedntd.conv_weight_gradient(*given, images, size), weight, window)
-        db = (torch.where(index < NOWHERE, dy, 0) if ctx.pool else dy).sum((1, 2, 3))
-        return dx, dw, db, None, None
+        has_bias = ctx.needs_input_grad[2]
+        tables = torch.ops.fedntd.conv_weight_gradient(*given, images, size, has_bias)
+        db = tables[:, -1, 0].to(weight.dtype) if has_bias else None
+        return dx, from_tables(tables, weight, window), db, None, None
 
 
 def windowed(weight: Tensor, pool: bool) -> bool:
@@ -109,9 +110,10 @@ def as_tables(weight: Tensor, window: bool = False, further: int = 0) -> Tensor:
 
 
 def from_tables(tables: Tensor, weight: Tensor, window: bool) -> Tensor:
-    """The gradient of the weights from that of their tables: [G, depth, places, N]."""
+    """The gradient of the weights from that of their tables: [G, depth, places, N], or more."""
     channels, size = weight.shape[2:4]
-    pixels = tables.unflatten(1, (size + window, size + window, -1))[..., :channels, :, :]
+    side = size + window
+    pixels = tables[:, : tables.shape[1] // side**2 * side**2].unflatten(1, (side, side, -1))[..., :channels, :, :]
     places = [(i, j) for i in range(1 + window) for j in range(1 + window)]
     own = [pixels[:, i : i + size, j : j + size, :, p] for p, (i, j) in enumerate(places)]
     return sum(own[1:], own[0]).permute(0, 4, 3, 1, 2).to(weight.dtype)
@@ -131,7 +133,7 @@ LIBRARY = torch.library.Library("fedntd", "DEF")
 LIBRARY.define(
     "conv_forward(Tensor images, Tensor weight, Tensor bias, int size, int step, bool pool) -> (Tensor, Tensor)"
 )
-LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, int size) -> Tensor")
+LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, int size, bool bias) -> Tensor")
 
 
 def is_fast(x: Tensor, *others: Tensor) -> bool:
@@ -191,15 +193,15 @@ def fake_forward(
     return images.new_empty(shape), images.new_empty(shape if pool else groups, dtype=torch.uint8)
 
 
-def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
-    """The gradient of the weights' tables: [G, depth, places, N].
+def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int, bias: bool) -> Tensor:
+    """The gradient of the weights' tables, [G, depth, places, N], and that of the bias as a further row, at place 0.
 
     One table if `dy` is at every place of the images, with a border like theirs; four if it is at the place of its
     window that `index` says.
     """
-    tables = fake_weight_gradient(dy, index, images, size)
+    tables = fake_weight_gradient(dy, index, images, size, bias)
     if is_fast(dy, images):
-        triton_kernels().weight_gradient(dy, index, images, tables, size)
+        triton_kernels().weight_gradient(dy, index, images, tables, size, bias)
         return tables
     if index is None:
         border = size // 2
@@ -209,14 +211,18 @@ def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size:
         place = torch.arange(4, device=dy.device)[:, None]
         dy = torch.where(index[..., None, :] == place, dy[..., None, :], 0)
         patches = images.unfold(2, size + 1, 2).unfold(3, size + 1, 2)
-    return tables.copy_(torch.einsum("gbhwcij,gbhwpn->gijcpn", patches, dy).flatten(1, 3))
+    rows = torch.einsum("gbhwcij,gbhwpn->gijcpn", patches, dy).flatten(1, 3)
+    if bias:
+        rows = F.pad(rows, (0, 0, 0, 0, 0, 1))
+        rows[:, -1, 0] = dy.sum((1, 2, 3, 4))
+    return tables.copy_(rows)
 
 
-def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int) -> Tensor:
+def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int, bias: bool) -> Tensor:
     window = index is not None
     depth = (size + window) ** 2 * images.shape[-1]
     dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
-    return dy.new_empty(dy.shape[0], depth, 4 if window else 1, dy.shape[-1], dtype=dtype)
+    return dy.new_empty(dy.shape[0], depth + bias, 4 if window else 1, dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:

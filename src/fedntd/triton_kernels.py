@@ -6,6 +6,7 @@ products over channels-last images with a border of zeros, in which each row of 
 
     forward          out[m, n] = sum_k patch[m, k] · weight[k, n]    m: a place in an image, k: (row, column, channel)
     weight gradient  dw[k, n]  = sum_m patch[m, k] · dy[m, n]        in parts that are then summed
+    bias gradient    db[n]     = sum_m dy[m, n]                      as a last row of dw
 
 With WINDOW, m is a 2x2 pooling window, its patch has a row and a column more, and there are four tables of weights side
 by side, one for each place of the window: 4·N columns.
@@ -109,10 +110,19 @@ def forward_kernel(
 
 
 @triton.jit
+def of_gradient(m, n, rows, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr,
+                WINDOW: tl.constexpr):  # fmt: skip
+    """Where dy has outputs m, features n; and whether there are such. In windows it has no border; otherwise the same
+    as the images, and the middle of a patch is its output's place."""
+    middle = corner_of(tl.minimum(m, rows - 1), HEIGHT, WIDTH, SIZE // 2, 1) + (WIDTH + SIZE) * (SIZE // 2)
+    return ((m if WINDOW else middle) * N)[:, None] + n[None, :], (m < rows)[:, None] & (n < N)[None, :]
+
+
+@triton.jit
 def weight_gradient_kernel(
     dy_ptr, index_ptr, x_ptr, part_ptr, dy_group, index_group, x_group, rows, share,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr,
-    RUN: tl.constexpr, WINDOW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    RUN: tl.constexpr, WINDOW: tl.constexpr, BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     SIDE: tl.constexpr = SIZE + 1 if WINDOW else SIZE
@@ -122,44 +132,54 @@ def weight_gradient_kernel(
     column_tiles = tl.cdiv(N, BN)
     k = tl.program_id(0) // column_tiles * BK + tl.arange(0, BK)
     n = tl.program_id(0) % column_tiles * BN + tl.arange(0, BN)
+    place, feature = columns_of(tl.program_id(0) % column_tiles, PLACES, BN)
     group = tl.program_id(1).to(tl.int64)
     part = tl.program_id(2)
+    first, end = part * share, min(part * share + share, rows)
     x_ptr += group * x_group
     dy_ptr += group * dy_group
     index_ptr += group * index_group
-    away = along_patch(k, SIDE * C, PITCH, RUN)
-    total = tl.zeros((BK, PLACES * BN), dtype=tl.float32)
-    for m0 in range(part * share, min(part * share + share, rows), BM):
-        m = m0 + tl.arange(0, BM)
-        corner = corner_of(tl.minimum(m, rows - 1), HEIGHT, WIDTH, SIZE // 2, 2 if WINDOW else 1)
-        patch = load_patch(x_ptr + (corner * C)[:, None] + away[None, :], k, DEPTH, BK)
-        # dy has no border in windows; otherwise the same as the images, and the middle of a patch is its output's place
-        middle = corner + SIZE // 2 * (WIDTH + SIZE - 1) + SIZE // 2
-        where = ((m if WINDOW else middle) * N)[:, None] + n[None, :]
-        good = (m < rows)[:, None] & (n < N)[None, :]
-        dy = tl.load(dy_ptr + where, mask=good, other=0.0)
-        if WINDOW:  # the four places side by side, each with what came from there
-            index = tl.load(index_ptr + where, mask=good, other=0)
-            none = tl.zeros_like(dy)
-            upper = tl.join(tl.where(index == 0, dy, none), tl.where(index == 1, dy, none))
-            lower = tl.join(tl.where(index == 2, dy, none), tl.where(index == 3, dy, none))
-            dy = tl.join(upper, lower).permute(0, 3, 2, 1).reshape(BM, PLACES * BN)
-        if SPLIT:
-            # Tensor cores take transposed operands in 16 bits only. A float32 as a sum of two bfloat16 keeps 16 bits of
-            # its mantissa, more than TF32's 10, and three such products are still far faster.
-            patch_high, dy_high = patch.to(tl.bfloat16), dy.to(tl.bfloat16)
-            patch_low = tl.trans((patch - patch_high.to(tl.float32)).to(tl.bfloat16))
-            dy_low = (dy - dy_high.to(tl.float32)).to(tl.bfloat16)
-            patch_high = tl.trans(patch_high)
-            total = tl.dot(patch_low, dy_high, total)
-            total = tl.dot(patch_high, dy_low, total)
-            total = tl.dot(patch_high, dy_high, total)
-        else:
-            total = tl.dot(tl.trans(patch), dy, total, input_precision=PRECISION)
-    place, feature = columns_of(tl.program_id(0) % column_tiles, PLACES, BN)
-    row = (group * tl.num_programs(2) + part) * DEPTH + k
-    where = (row * PLACES * N)[:, None] + (place * N + feature)[None, :]
-    tl.store(part_ptr + where, total, mask=(k < DEPTH)[:, None] & (feature < N)[None, :])
+    part_ptr += (group * tl.num_programs(2) + part) * (DEPTH + BIAS) * PLACES * N
+    if BIAS and tl.program_id(0) // column_tiles == tl.cdiv(DEPTH, BK):  # programs of their own
+        sums = tl.zeros((BN,), dtype=tl.float32)
+        for m0 in range(first, end, 4 * BM):  # many at once, since each waits for what it reads
+            m = m0 + tl.arange(0, 4 * BM)
+            where, good = of_gradient(m, n, end, HEIGHT, WIDTH, N, SIZE, WINDOW)
+            dy = tl.load(dy_ptr + where, mask=good, other=0.0).to(tl.float32)
+            if WINDOW:
+                dy = tl.where(tl.load(index_ptr + where, mask=good, other=4) < 4, dy, 0.0)
+            sums += tl.sum(dy, 0)
+        for p in tl.static_range(PLACES):
+            tl.store(part_ptr + (DEPTH * PLACES + p) * N + n, sums if p == 0 else tl.zeros_like(sums), mask=n < N)
+    else:
+        away = along_patch(k, SIDE * C, PITCH, RUN)
+        total = tl.zeros((BK, PLACES * BN), dtype=tl.float32)
+        for m0 in range(first, end, BM):
+            m = m0 + tl.arange(0, BM)
+            corner = corner_of(tl.minimum(m, rows - 1), HEIGHT, WIDTH, SIZE // 2, 2 if WINDOW else 1)
+            patch = load_patch(x_ptr + (corner * C)[:, None] + away[None, :], k, DEPTH, BK)
+            where, good = of_gradient(m, n, rows, HEIGHT, WIDTH, N, SIZE, WINDOW)
+            dy = tl.load(dy_ptr + where, mask=good, other=0.0)
+            if WINDOW:  # the four places side by side, each with what came from there
+                index = tl.load(index_ptr + where, mask=good, other=0)
+                none = tl.zeros_like(dy)
+                upper = tl.join(tl.where(index == 0, dy, none), tl.where(index == 1, dy, none))
+                lower = tl.join(tl.where(index == 2, dy, none), tl.where(index == 3, dy, none))
+                dy = tl.join(upper, lower).permute(0, 3, 2, 1).reshape(BM, PLACES * BN)
+            if SPLIT:
+                # Tensor cores take transposed operands in 16 bits only. A float32 as a sum of two bfloat16 keeps 16
+                # bits of its mantissa, more than TF32's 10, and three such products are still far faster.
+                patch_high, dy_high = patch.to(tl.bfloat16), dy.to(tl.bfloat16)
+                patch_low = tl.trans((patch - patch_high.to(tl.float32)).to(tl.bfloat16))
+                dy_low = (dy - dy_high.to(tl.float32)).to(tl.bfloat16)
+                patch_high = tl.trans(patch_high)
+                total = tl.dot(patch_low, dy_high, total)
+                total = tl.dot(patch_high, dy_low, total)
+                total = tl.dot(patch_high, dy_high, total)
+            else:
+                total = tl.dot(tl.trans(patch), dy, total, input_precision=PRECISION)
+        where = (k * PLACES * N)[:, None] + (place * N + feature)[None, :]
+        tl.store(part_ptr + where, total, mask=(k < DEPTH)[:, None] & (feature < N)[None, :])
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -288,22 +308,22 @@ def forward(
     )  # fmt: skip
 
 
-def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Tensor, size: int) -> None:
+def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Tensor, size: int, bias: bool) -> None:
     """Fill `tables`: in parts, so that the chip has enough to do, which are then summed."""
     window = index is not None
     dy, index, images = by_group(dy), by_group(index if window else dy), by_group(images)
     groups, batch, height, width, channels = images.shape
     run = run_of((size + window) * channels, width * channels)
     height, width = height - size + 1, width - size + 1
-    outputs, (depth, _, features) = batch * height * width // (4 if window else 1), tables.shape[1:]
+    outputs, depth, features = batch * height * width // (4 if window else 1), tables.shape[1] - bias, tables.shape[3]
     tiles = gradient_tiles("window weight gradient" if window else "weight gradient", images, features, depth, outputs)
     share = tiles.rows * triton.cdiv(triton.cdiv(outputs, tiles.parts), tiles.rows)
     parts = triton.cdiv(outputs, share)
     partial = tables if parts == 1 else tables.new_empty(groups, parts, *tables.shape[1:])
-    across = triton.cdiv(depth, tiles.depth) * triton.cdiv(features, tiles.columns)
+    across = (triton.cdiv(depth, tiles.depth) + bias) * triton.cdiv(features, tiles.columns)
     weight_gradient_kernel[(across, groups, parts)](
         dy, index, images, partial, dy.stride(0), index.stride(0), images.stride(0), outputs, share,
-        HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, WINDOW=window,
+        HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, WINDOW=window, BIAS=bias,
         BM=tiles.rows, BN=tiles.columns, BK=tiles.depth,
         SPLIT=dy.dtype == torch.float32 and dot_precision(dy) == "tf32", PRECISION=dot_precision(dy),
         num_warps=tiles.warps, num_stages=tiles.stages,
