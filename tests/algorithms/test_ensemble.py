@@ -339,6 +339,7 @@ def test_methods_that_share_their_data_do_not_share_a_student():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # they are what this is without
 @pytest.mark.parametrize(
     "algorithm", [FedDF(steps=7, batch_size=32), FedBE(samples=2, epochs=3, lr=0.05, batch_size=32, swa_start=5)]
 )

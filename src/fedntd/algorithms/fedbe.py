@@ -1,5 +1,6 @@
 """FedBE: Chen, Chao, FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning, ICLR 2021."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,10 +64,16 @@ class FedBE(FedAvg):
         """`samples` models from N(w, diag(sum_k p_k (w_k - w)^2))."""
         mean = tree.weighted_mean(deltas, p)
         deviation = tree.map(Tensor.sqrt, tree.weighted_mean(tree.map(lambda d, m: (d - m) ** 2, deltas, mean), p))
-        rng, numbers = generator(seed, "fedbe", int(round)), sum(leaf.numel() for leaf in w.values())
-        # all at once, and in 32 bits whatever the weights have: drawing and sending them takes time
-        drawn = torch.from_numpy(rng.standard_normal((self.samples, numbers), dtype=np.float32)).to(tree.leaves(w)[0])
-        return [tree.map(lambda m, s, e: m + s * e, w, deviation, named(noise, w)) for noise in drawn]
+        numbers, now = sum(leaf.numel() for leaf in w.values()), int(round)
+
+        def noise(k: int) -> Tensor:
+            rng = generator(seed, "fedbe", now, k)
+            # in 32 bits, whatever the weights have: to draw and to send them takes time
+            return torch.from_numpy(rng.standard_normal(numbers, dtype=np.float32)).to(tree.leaves(w)[0])
+
+        with ThreadPoolExecutor() as threads:
+            drawn = list(threads.map(noise, range(self.samples)))
+        return [tree.map(lambda m, s, e: m + s * e, w, deviation, named(each, w)) for each in drawn]
 
 
 def sgd(w: Tensor, gradient: Tensor, memory: Tensor, rates: Tensor) -> None:
