@@ -6,7 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
+from torch.func import vmap
 
 from fedntd import tracing
 from fedntd.tracing import BATCH, OWN, SHARED, WEIGHTS
@@ -47,6 +50,38 @@ def test_what_does_not_depend_on_the_weights_is_taken_out():
     assert any(torch.equal(leaf, 2 * o) for leaf in kept)
     parts.step(w, g, o, x, *ahead, *kept)
     torch.testing.assert_close(w, expected)
+
+
+def test_a_teacher_that_all_share_is_asked_ahead_for_any_number_of_clients():
+    """Its answers are of a size that depends on the weights' first axis, but not on what is in them."""
+    g = torch.randn(3, 2, dtype=torch.float64)
+
+    def step(w: Tensor, g: Tensor, x: Tensor) -> None:
+        w.copy_(vmap(lambda w, x: w + x.mT @ (x @ w + x @ g), in_dims=(0, 0))(w, x))
+
+    w, x = torch.randn(5, 3, 2, dtype=torch.float64), torch.randn(5, 4, 3, dtype=torch.float64)
+    module = tracing.traced_for_any_number(step, [w, g, x], [0, None, 0])
+    assert module is not None
+    parts = tracing.split(module, [WEIGHTS, SHARED, BATCH])
+    (ahead,) = parts.ahead(w, g, x)
+    torch.testing.assert_close(ahead.view(5, 4, 2), x @ g)
+    expected = w.clone()
+    step(expected, g, x)
+    parts.step(w, g, x, ahead, *parts.once(w, g, x))
+    torch.testing.assert_close(w, expected)
+
+
+@given(*(st.sampled_from([1, 2, 16, 17, 40]) for _ in range(3)))
+def test_only_a_slim_product_becomes_a_sum(rows: int, depth: int, columns: int):
+    rng = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(3, *shape, generator=rng) for shape in ((rows, depth), (depth, columns)))
+    module = tracing.traced(torch.bmm, [left, right])
+    targets = {node.target for node in module.graph.nodes if node.op == "call_function"}
+    assert (torch.ops.aten.bmm.default in targets) == (min(rows, depth, columns) > 16)
+    torch.testing.assert_close(module(left, right), left @ right)
+    half = left.bfloat16(), right.bfloat16()
+    found = tracing.traced(torch.bmm, half)(*half)  # one rounding, that of the result
+    torch.testing.assert_close(found, (half[0].double() @ half[1].double()).bfloat16(), rtol=1 / 128, atol=1e-6)
 
 
 def add_to_all(half: Tensor, w: Tensor) -> Tensor:

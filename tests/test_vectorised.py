@@ -177,6 +177,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     for function in (tracing.traced, tracing.traced_for_any_number, forking.forked):
         monkeypatch.setattr(steps, function.__name__, counted(function))
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
+    monkeypatch.setattr(tracing, "FEW", 0)  # small layers are layers
     monkeypatch.setattr(steps, "compiled", lambda module: module)
     config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
     run, loop = (

@@ -94,6 +94,7 @@ class Parts(NamedTuple):
     """What a step is made of. All take the tensors of the buffers (`inputs_of`), and what is said here."""
 
     once: Callable[..., tuple[Tensor, ...]]  # what follows from the context alone
+    again: Callable[..., None]  # what `once` gave: computes it anew
     once_axes: list[int | None]  # along which the clients are
     look_ahead: Callable[..., tuple[Tensor, ...]]  # a plan, all places: fills the batches, and what follows from each
     ahead_axes: list[int | None]
@@ -141,9 +142,6 @@ class Compiler:
         mark_clients(constant, parts.once_axes)
         mark_clients(ahead, parts.ahead_axes)
 
-        def begin() -> None:
-            copy_all(constant, parts.once(*tensors))
-
         def foresee() -> None:
             copy_all(ahead, parts.look_ahead(*tensors, plan, places))
 
@@ -161,8 +159,8 @@ class Compiler:
             buffers.place.copy_(places[i])
             step()
 
-        # an empty graph would be warned of
-        return Step(captured(begin, self.pool) if constant else begin, look_ahead, take)
+        begin = captured(lambda: parts.again(*tensors, *constant), self.pool) if constant else lambda: None
+        return Step(begin, look_ahead, take)
 
     def parts(self, buffers: Buffers, plan: Tensor, places: Tensor, trace: Trace) -> Parts | None:
         """What is to be compiled, as `trace` sees it; None if it cannot."""
@@ -178,6 +176,9 @@ class Compiler:
             return None
         three = split(module, kinds)
         given, foreseen = len(tensors), len(three.ahead_axes)
+
+        def again(*tensors: Tensor) -> None:
+            copy_all(tensors[given:], three.once(*tensors[:given]))
 
         def look_ahead(*tensors: Tensor) -> tuple[Tensor, ...]:
             *inputs, plan, places = tensors
@@ -200,6 +201,7 @@ class Compiler:
         fork = forked(three.step)
         return Parts(
             three.once,
+            compiled(again),
             three.once_axes,
             compiled(look),
             [None if axis is None else axis + 1 for axis in three.ahead_axes],  # after that of the places
@@ -240,7 +242,7 @@ def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
     return [leaf.clone() if leaf.untyped_storage().data_ptr() in places else leaf for leaf in results]
 
 
-def copy_all(mine: list[Tensor], new: tuple[Tensor, ...]) -> None:
+def copy_all(mine: Sequence[Tensor], new: Sequence[Tensor]) -> None:
     for leaf, other in zip(mine, new, strict=True):
         leaf.copy_(other)
 

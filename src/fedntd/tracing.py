@@ -29,11 +29,24 @@ WEIGHTS, OWN, SHARED, BATCH = "weights", "own", "shared", "batch"
 # some operations (a grouped convolution) are compiled anew for every number of clients, however it is marked
 RECOMPILE_LIMIT = 64
 NUMBERS = 7, 11  # of clients, to trace with: primes, so that no other size is by chance a multiple of both
+# rows, columns or depth of a product with which matrix units have too little to do; and a depth that needs them
+FEW, MANY = 16, 1024
 
 
 def traced(step: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModule:
     """`step` as a graph for tensors of just these shapes; nothing is computed."""
-    return make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+    rules = {torch.ops.aten.bmm.default: slim_product}
+    return make_fx(step, rules, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+
+
+def slim_product(left: Tensor, right: Tensor) -> Tensor:
+    """A product of few columns, say that of a last layer of ten classes, as a sum: the compiler merges that with what
+    comes before and after it, while a library's kernel by itself would take longer than the few numbers do."""
+    (_, rows, depth), columns = left.shape, right.shape[2]
+    if min(rows, depth, columns) > FEW or depth > MANY:
+        return NotImplemented
+    wide = torch.promote_types(left.dtype, torch.float32)
+    return (left.to(wide)[..., None] * right.to(wide)[:, None]).sum(2).to(left.dtype)
 
 
 def traced_for_any_number(
@@ -171,7 +184,8 @@ def dependence(graph: fx.Graph, kinds: dict[fx.Node, str]) -> dict[fx.Node, set[
             changed.update(node.all_input_nodes[:1])
     found: dict[fx.Node, set[str]] = {}
     for node in graph.nodes:
-        sources = [found[source] for source in node.all_input_nodes]
+        # the size of a tensor says nothing of what is in it
+        sources = [found[source] for source in node.all_input_nodes if not is_number(node)]
         found[node] = {kinds[node]} if node in kinds else {WEIGHTS} if node in changed else set().union(*sources)
     return {node: found[node] for node in found if node.op == "call_function"}
 
