@@ -46,7 +46,9 @@ def slim_product(left: Tensor, right: Tensor) -> Tensor:
     if min(rows, depth, columns) > FEW or depth > MANY:
         return NotImplemented
     wide = torch.promote_types(left.dtype, torch.float32)
-    return (left.to(wide)[..., None] * right.to(wide)[:, None]).sum(2).to(left.dtype)
+    terms = left.to(wide)[..., None] * right.to(wide)[:, None]
+    # a short sum is written out, so that it is no reduction
+    return (terms.sum(2) if depth > FEW else sum(terms.unbind(2))).to(left.dtype)
 
 
 def traced_for_any_number(

@@ -141,14 +141,14 @@ def weight_gradient_kernel(
     index_ptr += group * index_group
     part_ptr += (group * tl.num_programs(2) + part) * (DEPTH + BIAS) * PLACES * N
     if BIAS and tl.program_id(0) // column_tiles == tl.cdiv(DEPTH, BK):  # programs of their own
-        sums = tl.zeros((BN,), dtype=tl.float32)
-        for m0 in range(first, end, 4 * BM):  # many at once, since each waits for what it reads
-            m = m0 + tl.arange(0, 4 * BM)
-            where, good = of_gradient(m, n, end, HEIGHT, WIDTH, N, SIZE, WINDOW)
+        sums = tl.zeros((2 * BM, BN), dtype=tl.float32)
+        for m0 in tl.range(first, end, 2 * BM, num_stages=4):  # without a product, it has to be told to read ahead
+            where, good = of_gradient(m0 + tl.arange(0, 2 * BM), n, end, HEIGHT, WIDTH, N, SIZE, WINDOW)
             dy = tl.load(dy_ptr + where, mask=good, other=0.0).to(tl.float32)
             if WINDOW:
                 dy = tl.where(tl.load(index_ptr + where, mask=good, other=4) < 4, dy, 0.0)
-            sums += tl.sum(dy, 0)
+            sums += dy
+        sums = tl.sum(sums, 0)
         for p in tl.static_range(PLACES):
             tl.store(part_ptr + (DEPTH * PLACES + p) * N + n, sums if p == 0 else tl.zeros_like(sums), mask=n < N)
     else:
