@@ -15,7 +15,7 @@ from cpu_round import cifar10_or_noise
 from fedntd import Federation
 from fedntd.config import from_table
 from fedntd.data.dataset import Part
-from fedntd.steps import AHEAD, Step
+from fedntd.steps import AHEAD, Foresight, Step
 from fedntd.vectorised import Vectorised
 
 REPEATS = 1000  # steps that are timed; as many before them wake the chip up from its idle clock
@@ -38,11 +38,11 @@ def federation_of(clients: int, arguments: argparse.Namespace) -> Federation:
     return Federation(from_table(settings), replace(dataset, train=part))
 
 
-def take_steps(step: Step, plan: torch.Tensor, number: int) -> None:
+def take_steps(step: Step, foresight: Foresight, plan: torch.Tensor, number: int) -> None:
     for i in range(number):
         if i % AHEAD == 0:
-            step.look_ahead(plan)
-        step.take(i % AHEAD)
+            foresight.look_ahead(plan)
+        step.take(i % AHEAD * (len(plan) // AHEAD))
 
 
 def main() -> None:
@@ -59,20 +59,20 @@ def main() -> None:
         federation.play_round()
         engine = federation.engine
         assert isinstance(engine, Vectorised)
-        step = next(iter(engine.steps.values()))
-        plan = engine.prepare(federation.tasks(1)).plans[0][:AHEAD]
+        (step,), (foresight,) = engine.steps.values(), engine.foresights.values()
+        plan = engine.prepare(federation.tasks(1)).plans[0][: AHEAD * clients]
         step.begin()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        take_steps(step, plan, REPEATS)
+        take_steps(step, foresight, plan, REPEATS)
         start.record()
-        take_steps(step, plan, REPEATS)
+        take_steps(step, foresight, plan, REPEATS)
         end.record()
         torch.cuda.synchronize()
         milliseconds = start.elapsed_time(end) / REPEATS
         print(f"{clients:4} clients  {milliseconds:7.3f} ms a step  {1000 * milliseconds / clients:7.1f} µs a client")
         if arguments.kernels:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                take_steps(step, plan, SHOWN)
+                take_steps(step, foresight, plan, SHOWN)
                 torch.cuda.synchronize()
             kernels = sorted(profile.key_averages(), key=lambda k: -k.device_time_total)
             for kernel in kernels[:40]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -131,15 +132,14 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; here are their numbers of
     clients."""
     ready: set[int] = set()
-    compilers: dict[Vectorised, Compiler] = {}
+    make = Compiler.make
 
-    def make_step(engine: Vectorised, buffers: Buffers, for_these: bool) -> Step:
+    def make_step(compiler: Compiler, buffers: Buffers, *others: Any) -> Step:
         ready.add(len(buffers.loss))
-        if engine not in compilers:
-            compilers[engine] = Compiler(engine.gather, engine.step, engine.axes, engine.train_part.device)
-        return compilers[engine].make(buffers, for_these)
+        return make(compiler, buffers, *others)
 
-    monkeypatch.setattr(Vectorised, "make_step", make_step)
+    monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
+    monkeypatch.setattr(Compiler, "make", make_step)
     return ready
 
 
@@ -176,6 +176,14 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
     for function in (tracing.traced, tracing.traced_for_any_number, forking.forked):
         monkeypatch.setattr(steps, function.__name__, counted(function))
+    foreseen: list[int] = []
+
+    def split(*given: Any) -> tracing.Split:
+        result = tracing.split(*given)
+        foreseen.append(len(result.ahead_shapes))
+        return result
+
+    monkeypatch.setattr(steps, "split", split)
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
     monkeypatch.setattr(tracing, "FEW", 0)  # small layers are layers
     monkeypatch.setattr(steps, "compiled", lambda module: module)
@@ -187,7 +195,44 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     list(run), list(loop)
     assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
     forks = 0 if name == "moon" else 3  # the gradient of its cosines is computed in place
-    assert calls == {"traced": 4, "traced_for_any_number": 2, "forked": forks}
+    assert calls == {"traced": 3, "traced_for_any_number": 1, "forked": forks}
+    assert len(foreseen) == 3
+    assert len(set(foreseen)) == 1  # what is foreseen for one client is so for several
+    assert_equal_weights(run, loop)
+
+
+@pytest.mark.parametrize(
+    ("shape", "of_one", "stacked"),
+    [
+        ((7, 50, 9), (1, 50, 9), True),
+        ((50, 7, 9), (50, 1, 9), True),
+        ((350, 9), (50, 9), False),  # whose samples come first?
+        ((7, 7, 9), (1, 1, 9), False),
+        ((7, 450), (1, 50, 9), False),
+        ((50, 9), (50, 9), False),  # what all share
+    ],
+)
+def test_only_what_has_an_axis_of_its_own_for_clients_is_foreseen_slot_by_slot(
+    shape: tuple, of_one: tuple, stacked: bool
+):
+    assert steps.are_stacked([torch.Size(shape)], [torch.Size(of_one)]) is stacked
+    assert not steps.are_stacked([torch.Size(shape)], [])
+    if stacked:
+        each = [torch.randn(of_one) for _ in range(7)]
+        found = steps.stacked(torch.stack(each), torch.Size(of_one), torch.Size(shape))
+        assert torch.equal(found, torch.cat(each, shape.index(7)))
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_what_several_clients_do_not_foresee_as_one_does_is_left_in_the_step(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
+    monkeypatch.setattr(steps, "are_stacked", lambda shapes, of_one: False)
+    config = make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED)
+    run = Federation(config, blobs, tiny_net())
+    loop = Federation(replace(config, engine="sequential"), blobs, tiny_net())
+    list(run), list(loop)
     assert_equal_weights(run, loop)
 
 
@@ -210,7 +255,7 @@ def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
     list(run)
     names = [node.name for node in kept[0].step.graph.nodes if node.op == "placeholder"]
     assert sum(name.startswith("kept_") for name in names) >= 5  # the network's four leaves, and what the teacher says
-    assert len(kept[0].ahead_axes) > 0
+    assert len(kept[0].ahead_shapes) > 0
     for name, leaf in plain.state.w.items():
         assert torch.equal(run.state.w[name], leaf)
 

@@ -72,3 +72,41 @@ def local_plan(
     samples = np.concatenate([rng.permutation(owned)[:kept] for _ in range(epochs)])
     draws = augment.draw(rng, len(samples), *shape[-2:]) if augment else None
     return Plan(samples, draws, epochs, batch_size)
+
+
+# --- a cohort that trains together --------------------------------------------------------------------------------
+
+
+def busy(steps: NDArray[np.int64]) -> list[int]:
+    """How many clients each step trains, of some who have so many steps to take, most first: all who are not ready,
+    and some more, to have few such numbers.
+
+    >>> busy(np.array([4, 4, 1]))
+    [3, 2, 2, 2]
+    """
+    return [rounded_up(int((steps > s).sum()), len(steps)) for s in range(steps.max())]
+
+
+def stretches(sizes: list[int], room: int) -> Iterator[tuple[int, list[int]]]:
+    """Steps of so many clients each, in turn, as many at a time as have room: the first slot, and their sizes.
+
+    >>> list(stretches([3, 2, 2, 1, 1], room=5))
+    [(0, [3, 2]), (5, [2, 1, 1])]
+    """
+    start, some = 0, []
+    for size in sizes:
+        if sum(some) + size > room:
+            yield start, some
+            start, some = start + sum(some), []
+        some.append(size)
+    yield start, some
+
+
+def rounded_up(number: int, most: int) -> int:
+    """The next of 1, 2, ..., 8, 12, 16, 24, 32, ...: few sizes to capture, and at most a third of a step for nothing.
+
+    >>> [rounded_up(number, 100) for number in (1, 5, 8, 9, 13, 17, 33, 65, 97)]
+    [1, 5, 8, 12, 16, 24, 48, 96, 100]
+    """
+    apart = 2 ** ((number - 1).bit_length() - 2) if number > 8 else 1
+    return min(-(-number // apart) * apart, most)

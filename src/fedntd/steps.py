@@ -3,6 +3,9 @@
 A step is split in three (tracing.py): what depends on the context alone is computed when a run of steps begins; what
 depends on it and on the samples, such as the answers of a teacher, for several steps ahead; only the rest in each step.
 And that forks in two (forking.py): most weights are updated beside the rest of the backward pass.
+
+To look ahead, a GPU needs no clients, only batches: these lie in slots, as many as keep it busy, those of a step's
+clients in turn and one step after the other, whether or not the steps train equally many clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +27,7 @@ from fedntd.tracing import (
     OWN,
     SHARED,
     WEIGHTS,
+    Split,
     compiled,
     mark_clients,
     split,
@@ -33,11 +37,11 @@ from fedntd.tracing import (
 from fedntd.tree import Weights
 
 PLANNED = 2 + len(Draws._fields)  # what a plan says of a sample: its place, whether it is real, how it is augmented
-AHEAD = 10  # steps whose samples are gathered together: enough to fill a GPU, few enough to keep
+AHEAD = 10  # steps of the whole cohort whose samples are gathered together: enough to fill a GPU, few enough to keep
 
 
 class OwnBatch(NamedTuple):
-    """A batch of every client's own: all are [client, sample, ...]."""
+    """A batch of every client's own: all are [client, sample, ...], or [slot, sample, ...]."""
 
     x: Tensor
     y: Tensor
@@ -52,8 +56,8 @@ class Buffers:
     velocity: Weights
     loss: Tensor
     ctx: Context
-    batches: OwnBatch  # of the next steps: [step, client, sample, ...]
-    place: Tensor  # which of these is this step's: [1]
+    batches: OwnBatch  # of the next steps
+    place: Tensor  # the first of this step's slots: [1]
 
     def first(self, clients: int, axes: Context) -> "Buffers":
         """Views of the first so many clients."""
@@ -66,7 +70,7 @@ class Buffers:
             tree.map(cut, self.velocity),
             cut(self.loss),
             by_client(cut, axes, self.ctx),
-            OwnBatch(*(leaf[:, :clients] for leaf in self.batches)),
+            self.batches,
             self.place,
         )
 
@@ -79,15 +83,23 @@ class Buffers:
 
     def batch(self) -> OwnBatch:
         """This step's."""
-        return OwnBatch(*(at(leaf, self.place) for leaf in self.batches))
+        slots = self.place + torch.arange(len(self.loss), device=self.place.device)
+        return OwnBatch(*(leaf.index_select(0, slots) for leaf in self.batches))
 
 
 class Step(NamedTuple):
     """How to train the clients of some buffers."""
 
-    begin: Callable[[], None]  # before the first of several stretches
-    look_ahead: Callable[[Tensor], None]  # at the plan of the next stretch, of at most AHEAD steps
-    take: Callable[[int], None]  # the i-th step of the stretch
+    begin: Callable[[], None]  # before the first of several steps
+    take: Callable[[int], None]  # a step, by the first of its slots
+
+
+class Foresight(NamedTuple):
+    """What is done before several steps: for every slot, whichever client's it is."""
+
+    look_ahead: Callable[[Tensor], None]  # at the plan of the next slots
+    shapes: list[torch.Size]  # of what follows from one client's batch
+    results: list[Tensor]  # that, of every slot: [slot, ...]
 
 
 class Parts(NamedTuple):
@@ -96,9 +108,7 @@ class Parts(NamedTuple):
     once: Callable[..., tuple[Tensor, ...]]  # what follows from the context alone
     again: Callable[..., None]  # what `once` gave: computes it anew
     once_axes: list[int | None]  # along which the clients are
-    look_ahead: Callable[..., tuple[Tensor, ...]]  # a plan, all places: fills the batches, and what follows from each
-    ahead_axes: list[int | None]
-    step: Callable[..., None]  # what `look_ahead` gave, what `once` gave
+    step: Callable[..., None]  # what was foreseen for every slot, what `once` gave
 
 
 Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], fx.GraphModule | None]
@@ -108,105 +118,123 @@ Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], f
 class Compiler:
     """Makes steps out of two functions, which change the buffers in place."""
 
-    gather: Callable[[OwnBatch, Tensor], None]  # the samples of a plan [step, what, client, sample], into the batches
+    gather: Callable[[OwnBatch, Tensor], None]  # the samples of a plan [slot, what, sample], into the batches
     step: Callable[[Buffers], None]
     axes: Context  # what of a context differs by client
     device: torch.device
 
     def __post_init__(self) -> None:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
+        self.for_one: dict[int, Split] = {}  # likewise
         self.pool = pool_on(self.device)
         self.side = urgent_stream_on(self.device)
 
-    def make(self, buffers: Buffers, for_these: bool) -> Step:
-        """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
-        tensors = pytree.tree_leaves(inputs_of(buffers))
-        _, clients, width = buffers.batches.y.shape
-        plan = buffers.place.new_zeros(AHEAD, PLANNED, clients, width)
-        places = torch.arange(AHEAD, device=self.device)[:, None]
+    def foresight(self, buffers: Buffers) -> Foresight:
+        """For the slots of these buffers."""
+        slots, width = buffers.batches.y.shape
+        one = buffers.first(1, self.axes)
+        three = self.split_for_one(one)
+        tensors, form = pytree.tree_flatten(inputs_of(one))
+        plan = buffers.place.new_zeros(slots, PLANNED, width)
+        places = torch.arange(slots, device=self.device)[:, None]
 
-        parts = None
-        if not for_these:
-            if width not in self.for_any_number:
-                self.for_any_number[width] = self.parts(buffers, plan, places, traced_for_any_number)
-            parts = self.for_any_number[width]
-        if parts:
-            mark_clients([*tensors, plan], [*self.axes_and_kinds(buffers)[0], 2])
-        else:
-            parts = self.parts(buffers, plan, places, lambda function, given, _: traced(function, given))
-        assert parts is not None
+        def look(*tensors: Tensor) -> tuple[Tensor, ...]:
+            *inputs, plan, places = tensors
+            self.gather(pytree.tree_unflatten(inputs, form)[4], plan)
+            if not three.ahead_shapes:
+                return ()
+            return vmap(three.ahead, in_dims=(*[None] * (len(inputs) - 1), 0))(*inputs[:-1], places)
 
-        with torch.no_grad():
-            constant = [leaf.clone() for leaf in parts.once(*tensors)]
-            ahead = [leaf.clone() for leaf in parts.look_ahead(*tensors, plan, places)]
-        mark_clients(constant, parts.once_axes)
-        mark_clients(ahead, parts.ahead_axes)
-
-        def foresee() -> None:
-            copy_all(ahead, parts.look_ahead(*tensors, plan, places))
-
-        changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
-        before = tree.map(torch.clone, changing)
-        step = captured(lambda: parts.step(*tensors, *ahead, *constant), self.pool)
-        tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
-        foresee = captured(foresee, self.pool)
+        given = *tensors, plan, places
+        look = compiled(traced(look, given))
+        results = [leaf.clone() for leaf in look(*given)]
+        foresee = captured(lambda: copy_all(results, look(*given)), self.pool)
 
         def look_ahead(new_plan: Tensor) -> None:
             plan[: len(new_plan)].copy_(new_plan)
             foresee()
 
-        def take(i: int) -> None:
-            buffers.place.copy_(places[i])
+        return Foresight(look_ahead, three.ahead_shapes, results)
+
+    def split_for_one(self, buffers: Buffers) -> Split:
+        width = buffers.batches.y.shape[1]
+        if width not in self.for_one:
+            tensors, _ = pytree.tree_flatten(inputs_of(buffers))
+            module = traced(self.function_of(buffers), tensors)
+            self.for_one[width] = split(module, self.axes_and_kinds(buffers)[1])
+        return self.for_one[width]
+
+    def make(self, buffers: Buffers, foresight: Foresight, for_these: bool) -> Step:
+        """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
+        tensors = pytree.tree_leaves(inputs_of(buffers))
+        slots, width = buffers.batches.y.shape
+        parts = None
+        if not for_these:
+            if width not in self.for_any_number:
+                self.for_any_number[width] = self.parts(buffers, foresight, traced_for_any_number)
+            parts = self.for_any_number[width]
+        if parts:
+            mark_clients(tensors, self.axes_and_kinds(buffers)[0])
+        else:
+            parts = self.parts(buffers, foresight, lambda function, given, _: traced(function, given))
+        assert parts is not None
+
+        with torch.no_grad():
+            constant = [leaf.clone() for leaf in parts.once(*tensors)]
+        mark_clients(constant, parts.once_axes)
+        changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
+        before = tree.map(torch.clone, changing)
+        step = captured(lambda: parts.step(*tensors, *foresight.results, *constant), self.pool)
+        tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
+        places = torch.arange(slots, device=self.device)[:, None]
+
+        def take(place: int) -> None:
+            buffers.place.copy_(places[place])
             step()
 
+        # an empty graph would be warned of
         begin = captured(lambda: parts.again(*tensors, *constant), self.pool) if constant else lambda: None
-        return Step(begin, look_ahead, take)
+        return Step(begin, take)
 
-    def parts(self, buffers: Buffers, plan: Tensor, places: Tensor, trace: Trace) -> Parts | None:
+    def parts(self, buffers: Buffers, foresight: Foresight, trace: Trace) -> Parts | None:
         """What is to be compiled, as `trace` sees it; None if it cannot."""
-        tensors, form = pytree.tree_flatten(inputs_of(buffers))
+        tensors, _ = pytree.tree_flatten(inputs_of(buffers))
         axes, kinds = self.axes_and_kinds(buffers)
+        if len(buffers.loss) == 1:
+            three = self.split_for_one(buffers)
+        else:
+            module = trace(self.function_of(buffers), tensors, axes)
+            if module is None:
+                return None
+            three = split(module, kinds, lambda shapes: are_stacked(shapes, foresight.shapes))
+        given, foreseen = len(tensors), len(foresight.shapes)
+
+        def again(*tensors: Tensor) -> None:
+            copy_all(tensors[given:], three.once(*tensors[:given]))
+
+        def of_these(module: fx.GraphModule) -> Callable[..., Any]:
+            def call(*tensors: Tensor) -> Any:
+                slots = tensors[given - 1] + torch.arange(len(tensors[0]), device=self.device)
+                # nothing if what can be foreseen is not what was
+                each = zip(tensors[given : given + foreseen], foresight.shapes, three.ahead_shapes, strict=False)
+                ahead = [stacked(leaf.index_select(0, slots), one, shape) for leaf, one, shape in each]
+                return module(*tensors[:given], *ahead, *tensors[given + foreseen :])
+
+            return compiled(call)
+
+        fork = forked(three.step)
+        step = self.in_two_branches(fork, of_these) if fork else of_these(three.step)
+        return Parts(three.once, compiled(again), three.once_axes, step)
+
+    def function_of(self, buffers: Buffers) -> Callable[..., None]:
+        """The step as a function of tensors."""
+        _, form = pytree.tree_flatten(inputs_of(buffers))
 
         def step(*tensors: Tensor) -> None:
             w, velocity, loss, ctx, batches, place = pytree.tree_unflatten(tensors, form)
             self.step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum), batches, place))
 
-        module = trace(step, tensors, axes)
-        if module is None:
-            return None
-        three = split(module, kinds)
-        given, foreseen = len(tensors), len(three.ahead_axes)
-
-        def again(*tensors: Tensor) -> None:
-            copy_all(tensors[given:], three.once(*tensors[:given]))
-
-        def look_ahead(*tensors: Tensor) -> tuple[Tensor, ...]:
-            *inputs, plan, places = tensors
-            self.gather(pytree.tree_unflatten(inputs, form)[4], plan)
-            if not foreseen:
-                return ()
-            return vmap(three.ahead, in_dims=(*[None] * (given - 1), 0))(*inputs[:-1], places)
-
-        def at_place(module: fx.GraphModule) -> Callable[..., Any]:
-            def call(*tensors: Tensor) -> Any:
-                place = tensors[given - 1]
-                ahead = [at(leaf, place) for leaf in tensors[given : given + foreseen]]
-                return module(*tensors[:given], *ahead, *tensors[given + foreseen :])
-
-            return compiled(call)
-
-        look = trace(look_ahead, [*tensors, plan, places], [*axes, 2, None])
-        if look is None:
-            return None
-        fork = forked(three.step)
-        return Parts(
-            three.once,
-            compiled(again),
-            three.once_axes,
-            compiled(look),
-            [None if axis is None else axis + 1 for axis in three.ahead_axes],  # after that of the places
-            self.in_two_branches(fork, at_place) if fork else at_place(three.step),
-        )
+        return step
 
     def in_two_branches(self, fork: Fork, compile: Callable[[fx.GraphModule], Callable[..., Any]]) -> Callable:
         """The step that was forked."""
@@ -225,14 +253,30 @@ class Compiler:
         of_context = [
             ((axis := getattr(self.axes, name)), SHARED if axis is None else OWN, v) for name, v in ctx.items()
         ]
-        parts = [(0, WEIGHTS, (w, velocity, loss)), *of_context, (1, BATCH, batches), (None, BATCH, place)]
+        parts = [(0, WEIGHTS, (w, velocity, loss)), *of_context, (None, BATCH, (batches, place))]
         leaves = [(axis, kind) for axis, kind, part in parts for _ in pytree.tree_leaves(part)]
         return [axis for axis, _ in leaves], [kind for _, kind in leaves]
 
 
-def at(stacked: Tensor, place: Tensor) -> Tensor:
-    """One of them, by a place that is known on the device alone."""
-    return stacked.index_select(0, place).squeeze(0)
+def are_stacked(shapes: Sequence[torch.Size], of_one: Sequence[torch.Size]) -> bool:
+    """Whether these shapes of several clients' results are those of one, with an axis of length 1 that has grown.
+
+    Where it is merged with another, it is not known which of the two comes first.
+    """
+    if [len(shape) for shape in shapes] != [len(one) for one in of_one]:
+        return False
+    grown = [
+        [a for a, length in enumerate(shape) if length != one[a]] for shape, one in zip(shapes, of_one, strict=True)
+    ]
+    return all(len(axes) == 1 and one[axes[0]] == 1 for axes, one in zip(grown, of_one, strict=True))
+
+
+def stacked(results: Tensor, one: torch.Size, shape: torch.Size) -> Tensor:
+    """Results [client, ...], each of the shape `one`, as those of several, like those of this `shape`."""
+    if one == shape:
+        return results.squeeze(0)
+    axis = next(a for a, length in enumerate(shape) if length != one[a])
+    return results.squeeze(axis + 1).movedim(0, axis)
 
 
 def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:

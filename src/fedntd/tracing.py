@@ -16,6 +16,7 @@ step.
 import copy
 import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from torch.utils import _pytree as pytree
 WEIGHTS, OWN, SHARED, BATCH = "weights", "own", "shared", "batch"
 # some operations (a grouped convolution) are compiled anew for every number of clients, however it is marked
 RECOMPILE_LIMIT = 64
+Foreseeable = Callable[[list[torch.Size]], bool]
 NUMBERS = 7, 11  # of clients, to trace with: primes, so that no other size is by chance a multiple of both
 # rows, columns or depth of a product with which matrix units have too little to do; and a depth that needs them
 FEW, MANY = 16, 1024
@@ -48,7 +50,7 @@ def slim_product(left: Tensor, right: Tensor) -> Tensor:
     wide = torch.promote_types(left.dtype, torch.float32)
     terms = left.to(wide)[..., None] * right.to(wide)[:, None]
     # a short sum is written out, so that it is no reduction
-    return (terms.sum(2) if depth > FEW else sum(terms.unbind(2))).to(left.dtype)
+    return (terms.sum(2) if depth > FEW else reduce(torch.add, terms.unbind(2))).to(left.dtype)
 
 
 def traced_for_any_number(
@@ -107,25 +109,28 @@ def of_length(number: int, tensor: Tensor, axis: int | None) -> Tensor:
 
 class Split(NamedTuple):
     """`step(*inputs, *ahead(*inputs), *kept)` is what the whole was; at first, `kept` is `once(*inputs)`, and the step
-    keeps it up to date itself. The axes are those of the clients in them."""
+    keeps it up to date itself."""
 
     once: fx.GraphModule
     ahead: fx.GraphModule
     step: fx.GraphModule
-    once_axes: list[int | None]
-    ahead_axes: list[int | None]
+    once_axes: list[int | None]  # those of the clients, where that is known
+    ahead_shapes: list[torch.Size]
 
 
-def split(module: fx.GraphModule, kinds: Sequence[str]) -> Split:
+def split(module: fx.GraphModule, kinds: Sequence[str], may_foresee: Foreseeable = lambda shapes: True) -> Split:
     """Take out what depends only on the context, and casts of the weights: to be computed `once`; and `ahead` of
     several steps what depends on the batch and on what clients share: they share it for several batches as well, while
-    weights of their own would have to be copied for each."""
+    weights of their own would have to be copied for each. Unless `may_foresee` says no to the shapes of that."""
     graph = module.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     depends = dependence(graph, dict(zip(inputs, kinds, strict=True)))
     new_values = dict(node.all_input_nodes for node in graph.nodes if node.target is torch.ops.aten.copy_.default)
     carried = closed(graph, lambda node: is_narrowing(node) and node.all_input_nodes[0] in new_values)
     foreseen = {node for node in depends if depends[node] == {SHARED, BATCH}}
+    ahead = [node for node in graph.nodes if node in foreseen and not foreseen.issuperset(node.users)]
+    if not may_foresee([node.meta["val"].shape for node in ahead]):
+        foreseen, ahead = set(), []
     taken = carried | foreseen | {node for node in depends if depends[node] and depends[node] <= {OWN, SHARED}}
 
     # views cost nothing: they are made again from what is kept
@@ -133,9 +138,8 @@ def split(module: fx.GraphModule, kinds: Sequence[str]) -> Split:
     for node in reversed(graph.nodes):
         if node not in taken or (node in needed and is_view(node)):
             needed.update(node.all_input_nodes)
-    results = [n for n in graph.nodes if n in taken & needed and n.op == "call_function" and not is_view(n)]
-    ahead = [node for node in results if node in foreseen]
-    kept = [node for node in results if node not in foreseen]
+    fixed = (taken - foreseen) & needed
+    kept = [node for node in graph.nodes if node in fixed and node.op == "call_function" and not is_view(node)]
     modules = extracted(module, kept), extracted(module, ahead)
 
     (end,) = graph.find_nodes(op="output")
@@ -155,7 +159,8 @@ def split(module: fx.GraphModule, kinds: Sequence[str]) -> Split:
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_mutable(node))
     graph.lint()
     module.recompile()
-    return Split(*modules, module, *([node.meta.get("axis") for node in part] for part in (kept, ahead)))
+    axes, shapes = [node.meta.get("axis") for node in kept], [node.meta["val"].shape for node in ahead]
+    return Split(*modules, module, axes, shapes)
 
 
 def copy_of(module: fx.GraphModule) -> fx.GraphModule:

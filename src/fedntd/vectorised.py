@@ -16,7 +16,6 @@ The clients may belong to several runs, each with its own global weights, learni
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +36,8 @@ from fedntd.graphs import graph_of
 from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
-from fedntd.plan import Plan
-from fedntd.steps import AHEAD, PLANNED, Buffers, Compiler, OwnBatch, Step, by_client, tensors_of
+from fedntd.plan import Plan, busy, rounded_up, stretches
+from fedntd.steps import AHEAD, PLANNED, Buffers, Compiler, Foresight, OwnBatch, Step, by_client, tensors_of
 from fedntd.tree import Tree, Weights
 
 # what differs by client: its own state, and how many samples of each class it has; and what differs by run
@@ -68,10 +67,14 @@ class Vectorised:
     def forget(self) -> None:
         """Let go of all that is kept from round to round."""
         self.buffers: dict[tuple[int, int], Buffers] = {}  # by numbers of clients and of samples
+        self.foresights: dict[tuple[int, int], Foresight] = {}  # likewise
         self.steps: dict[tuple[int, int, int], Step] = {}  # by numbers of clients (trained, all) and of samples
         self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
         device = self.train_part.device
-        self.compiler = Compiler(self.gather, self.step, self.axes, device) if self.on_gpu else None
+        self.compiler = Compiler(self.gather, self.step, self.axes, device) if self.compiles() else None
+
+    def compiles(self) -> bool:
+        return self.on_gpu
 
     # --- training -----------------------------------------------------------------------------------------------
 
@@ -117,15 +120,16 @@ class Vectorised:
         buffers.load(ctx)
         steps = np.array([task.plan.steps for task in tasks])
         made = torch.tensor(steps, dtype=self.model.storage, device=self.train_part.device)
-        last = None
-        for clients, start, stop in stretches(steps):
-            step = self.step_for(clients, buffers)
-            if step is not last:
-                step.begin()
-            step.look_ahead(plan[start:stop, :, :clients])
-            for i in range(stop - start):
-                step.take(i)
-            last = step
+        foresight, last = self.foresight_for(buffers), None
+        for start, sizes in stretches(busy(steps), len(buffers.batches.y)):
+            foresight.look_ahead(plan[start : start + sum(sizes)])
+            place = 0
+            for clients in sizes:
+                step = self.step_for(clients, buffers)
+                if step is not last:
+                    step.begin()
+                step.take(place)
+                place, last = place + clients, step
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
@@ -145,7 +149,7 @@ class Vectorised:
             ctx = like._replace(**tree.map(torch.clone, tensors_of(like)))
             place = torch.zeros(1, dtype=torch.int64, device=self.train_part.device)
             one = self.train_part.plain(place)
-            shape = AHEAD, clients, width
+            shape = AHEAD * clients, width
             x, y = (room_for(shape, leaf[0]) for leaf in (one.x, one.y))
             batches = OwnBatch(x, y, torch.zeros_like(y, dtype=torch.bool))
             loss = ctx.class_counts().new_zeros(clients)
@@ -153,44 +157,55 @@ class Vectorised:
         return self.buffers[key]
 
     def pack(self, plans: list[Plan]) -> Tensor:
-        """All of a round's choices as one tensor [step, what, client, sample], so that one copy sends them."""
+        """All of a round's choices as one tensor [slot, what, sample], so that one copy sends them."""
         # rounded up, since every width is compiled anew: rounds of small clients would have one each
         width = rounded_up(max(min(plan.batch_size, plan.epoch_size) for plan in plans), plans[0].batch_size)
-        packed = np.zeros((plans[0].steps, PLANNED, len(plans), width), dtype=np.int64)
+        sizes = np.array(busy(np.array([plan.steps for plan in plans])))
+        first = np.cumsum(sizes) - sizes  # slot of each step
+        packed = np.zeros((sizes.sum(), PLANNED, width), dtype=np.int64)
         for k, plan in enumerate(plans):
-            packed[:, 0, k] = plan.samples[0]  # what is not planned below is filled up with a real sample
+            packed[first[sizes > k] + k, 0] = plan.samples[0]  # what is not planned is filled up with a real sample
             step, place = plan.places()
-            packed[step, 0, k, place] = plan.samples
-            packed[step, 1, k, place] = 1
+            packed[first[step] + k, 0, place] = plan.samples
+            packed[first[step] + k, 1, place] = 1
             for i, draws in enumerate(plan.draws or ()):
-                packed[step, 2 + i, k, place] = draws
+                packed[first[step] + k, 2 + i, place] = draws
         tensor = torch.from_numpy(packed)
         return tensor.pin_memory().to(self.train_part.device, non_blocking=True) if self.on_gpu else tensor
 
     def step_for(self, clients: int, buffers: Buffers) -> Step:
         """What trains the first `clients` of the buffers."""
-        everyone, width = buffers.batches.y.shape[1:]
-        key = clients, everyone, width
+        key = clients, len(buffers.loss), buffers.batches.y.shape[1]
         if key not in self.steps:
             # in most rounds of most runs the whole cohort is all that is needed; and a single client cannot share what
             # is compiled for several, since a compiler treats an axis of length 1 by itself
-            self.steps[key] = self.make_step(buffers.first(clients, self.axes), clients in (1, everyone))
+            self.steps[key] = self.make_step(buffers, buffers.first(clients, self.axes))
         return self.steps[key]
 
-    def make_step(self, buffers: Buffers, for_these: bool) -> Step:
+    def make_step(self, whole: Buffers, buffers: Buffers) -> Step:
         if self.compiler:
-            return self.compiler.make(buffers, for_these)
+            for_these = len(buffers.loss) in (1, len(whole.loss))
+            return self.compiler.make(buffers, self.foresight_for(whole), for_these)
 
-        def take(i: int) -> None:
-            buffers.place.fill_(i)
+        def take(place: int) -> None:
+            buffers.place.fill_(place)
             self.step(buffers)
 
-        return Step(lambda: None, lambda plan: self.gather(buffers.batches, plan), take)
+        return Step(lambda: None, take)
+
+    def foresight_for(self, buffers: Buffers) -> Foresight:
+        key = len(buffers.loss), buffers.batches.y.shape[1]
+        if key not in self.foresights:
+            if self.compiler:
+                self.foresights[key] = self.compiler.foresight(buffers)
+            else:
+                self.foresights[key] = Foresight(lambda plan: self.gather(buffers.batches, plan), [], [])
+        return self.foresights[key]
 
     def gather(self, batches: OwnBatch, plan: Tensor) -> None:
-        """The samples of several steps, as planned, into the batches."""
+        """The samples of some slots, as planned, into the batches."""
         sample, real, *draws = plan.transpose(0, 1).flatten(1)
-        flat, shape = self.train_part.gather(sample, Draws(*draws)), (len(plan), *plan.shape[2:])
+        flat, shape = self.train_part.gather(sample, Draws(*draws)), (len(plan), plan.shape[2])
         planned = flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real.view(shape) > 0
         for leaf, new in zip(batches, planned, strict=True):
             leaf[: len(plan)].copy_(new)
@@ -205,10 +220,10 @@ class Vectorised:
 
         every = vmap(one, in_dims=(0, 0, 0, self.axes), randomness="error")
         w, velocity, loss = every(b.w, b.velocity, batch, b.ctx)
-        busy = batch.real.any(1)
+        at_work = batch.real.any(1)
 
         def update(old: Tensor, new: Tensor) -> Tensor:
-            return old.copy_(torch.where(busy.view(-1, *[1] * (old.ndim - 1)), new, old))
+            return old.copy_(torch.where(at_work.view(-1, *[1] * (old.ndim - 1)), new, old))
 
         tree.map(update, b.w, w)
         tree.map(update, b.velocity, velocity)
@@ -255,8 +270,9 @@ class Vectorised:
 
     def counts_of(self, w: Weights) -> Counts:
         """Several models on the whole test part; on a GPU through a graph captured for their number."""
-        if not self.compiler:
+        if not self.on_gpu:
             return self.count_stacked(w)
+        assert self.compiler is not None
         models = len(next(iter(w.values())))
         if models not in self.tests:
             kept = tree.map(torch.clone, w)
@@ -294,31 +310,8 @@ def stacked(contexts: list[Context], axes: Context) -> Context:
     return by_client(lambda *leaves: torch.stack(leaves), axes, *contexts)
 
 
-def stretches(steps: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Runs of at most AHEAD steps that train the same first clients: how many these are, and from which step to which.
-
-    >>> list(stretches(np.array([25, 25, 12])))
-    [(3, 0, 10), (3, 10, 12), (2, 12, 22), (2, 22, 25)]
-    """
-    sizes = [rounded_up(int((steps > s).sum()), len(steps)) for s in range(steps.max())]
-    for clients, run in groupby(range(len(sizes)), key=sizes.__getitem__):
-        places = list(run)
-        for start in places[::AHEAD]:
-            yield clients, start, min(start + AHEAD, places[-1] + 1)
-
-
 def room_for(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """For many tensors like this one, each with its layout in memory."""
     outer = np.cumprod([like.numel(), *shape[:0:-1]]).tolist()[::-1]
     size = (*shape, *like.shape)
     return torch.empty_strided(size, (*outer, *like.stride()), dtype=like.dtype, device=like.device)
-
-
-def rounded_up(number: int, most: int) -> int:
-    """The next of 1, 2, ..., 8, 12, 16, 24, 32, ...: few sizes to capture, and at most a third of a step for nothing.
-
-    >>> [rounded_up(number, 100) for number in (1, 5, 8, 9, 13, 17, 33, 65, 97)]
-    [1, 5, 8, 12, 16, 24, 48, 96, 100]
-    """
-    apart = 2 ** ((number - 1).bit_length() - 2) if number > 8 else 1
-    return min(-(-number // apart) * apart, most)
