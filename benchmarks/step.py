@@ -42,7 +42,7 @@ def take_steps(step: Step, foresight: Foresight, plan: torch.Tensor, number: int
     for i in range(number):
         if i % AHEAD == 0:
             foresight.look_ahead(plan)
-        step.take(i % AHEAD * (len(plan) // AHEAD))
+        step.take()
 
 
 def main() -> None:

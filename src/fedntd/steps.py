@@ -57,7 +57,7 @@ class Buffers:
     loss: Tensor
     ctx: Context
     batches: OwnBatch  # of the next steps
-    place: Tensor  # the first of this step's slots: [1]
+    place: Tensor  # the first of the next step's slots: [1]
 
     def first(self, clients: int, axes: Context) -> "Buffers":
         """Views of the first so many clients."""
@@ -82,7 +82,7 @@ class Buffers:
         tree.map(Tensor.copy_, tensors_of(self.ctx), tensors_of(ctx))
 
     def batch(self) -> OwnBatch:
-        """This step's."""
+        """The next step's."""
         slots = self.place + torch.arange(len(self.loss), device=self.place.device)
         return OwnBatch(*(leaf.index_select(0, slots) for leaf in self.batches))
 
@@ -91,7 +91,7 @@ class Step(NamedTuple):
     """How to train the clients of some buffers."""
 
     begin: Callable[[], None]  # before the first of several steps
-    take: Callable[[int], None]  # a step, by the first of its slots
+    take: Callable[[], None]  # the step on the next slots
 
 
 class Foresight(NamedTuple):
@@ -148,7 +148,12 @@ class Compiler:
         given = *tensors, plan, places
         look = compiled(traced(look, given))
         results = [leaf.clone() for leaf in look(*given)]
-        foresee = captured(lambda: copy_all(results, look(*given)), self.pool)
+
+        def foresee() -> None:
+            copy_all(results, look(*given))
+            buffers.place.zero_()
+
+        foresee = captured(foresee, self.pool)
 
         def look_ahead(new_plan: Tensor) -> None:
             plan[: len(new_plan)].copy_(new_plan)
@@ -167,7 +172,7 @@ class Compiler:
     def make(self, buffers: Buffers, foresight: Foresight, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
         tensors = pytree.tree_leaves(inputs_of(buffers))
-        slots, width = buffers.batches.y.shape
+        clients, width = len(buffers.loss), buffers.batches.y.shape[1]
         parts = None
         if not for_these:
             if width not in self.for_any_number:
@@ -182,16 +187,15 @@ class Compiler:
         with torch.no_grad():
             constant = [leaf.clone() for leaf in parts.once(*tensors)]
         mark_clients(constant, parts.once_axes)
-        changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss}
+
+        def take() -> None:
+            parts.step(*tensors, *foresight.results, *constant)
+            buffers.place.add_(clients)
+
+        changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss, "place": buffers.place}
         before = tree.map(torch.clone, changing)
-        step = captured(lambda: parts.step(*tensors, *foresight.results, *constant), self.pool)
+        take = captured(take, self.pool)
         tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
-        places = torch.arange(slots, device=self.device)[:, None]
-
-        def take(place: int) -> None:
-            buffers.place.copy_(places[place])
-            step()
-
         # an empty graph would be warned of
         begin = captured(lambda: parts.again(*tensors, *constant), self.pool) if constant else lambda: None
         return Step(begin, take)

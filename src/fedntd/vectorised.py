@@ -123,13 +123,12 @@ class Vectorised:
         foresight, last = self.foresight_for(buffers), None
         for start, sizes in stretches(busy(steps), len(buffers.batches.y)):
             foresight.look_ahead(plan[start : start + sum(sizes)])
-            place = 0
             for clients in sizes:
                 step = self.step_for(clients, buffers)
                 if step is not last:
                     step.begin()
-                step.take(place)
-                place, last = place + clients, step
+                step.take()
+                last = step
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, made, buffers.loss / made, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
@@ -187,20 +186,27 @@ class Vectorised:
             for_these = len(buffers.loss) in (1, len(whole.loss))
             return self.compiler.make(buffers, self.foresight_for(whole), for_these)
 
-        def take(place: int) -> None:
-            buffers.place.fill_(place)
+        def take() -> None:
             self.step(buffers)
+            buffers.place.add_(len(buffers.loss))
 
         return Step(lambda: None, take)
 
     def foresight_for(self, buffers: Buffers) -> Foresight:
         key = len(buffers.loss), buffers.batches.y.shape[1]
         if key not in self.foresights:
-            if self.compiler:
-                self.foresights[key] = self.compiler.foresight(buffers)
-            else:
-                self.foresights[key] = Foresight(lambda plan: self.gather(buffers.batches, plan), [], [])
+            self.foresights[key] = self.make_foresight(buffers)
         return self.foresights[key]
+
+    def make_foresight(self, buffers: Buffers) -> Foresight:
+        if self.compiler:
+            return self.compiler.foresight(buffers)
+
+        def look_ahead(plan: Tensor) -> None:
+            self.gather(buffers.batches, plan)
+            buffers.place.zero_()
+
+        return Foresight(look_ahead, [], [])
 
     def gather(self, batches: OwnBatch, plan: Tensor) -> None:
         """The samples of some slots, as planned, into the batches."""
