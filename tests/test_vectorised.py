@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, forking, steps, tracing, tree
+from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, forking, steps, tracing, tree, vectorised
 from fedntd.config import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import from_tensors
 from fedntd.engines import Sequential
+from fedntd.graphs import Captured
 from fedntd.record import Record
 from fedntd.steps import Buffers, Compiler, Step
 from fedntd.together import federate, federate_together
@@ -138,8 +139,15 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         ready.add(len(buffers.loss))
         return make(compiler, buffers, *others)
 
+    def captured(function: Callable[[], Any], pool: None) -> Captured:
+        for _ in range(2):  # a GPU warms up
+            function()
+        return Captured(function, None)
+
     monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
     monkeypatch.setattr(Compiler, "make", make_step)
+    monkeypatch.setattr(steps, "captured", captured)
+    monkeypatch.setattr(vectorised, "AHEAD", 2)  # many short stretches
     return ready
 
 

@@ -194,8 +194,9 @@ class Compiler:
 
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss, "place": buffers.place}
         before = tree.map(torch.clone, changing)
+        buffers.place.zero_()  # warming up takes steps, and the slots of the next ones may be the last
         take = captured(take, self.pool)
-        tree.map(Tensor.copy_, changing, before)  # warming up and capturing took steps
+        tree.map(Tensor.copy_, changing, before)
         # an empty graph would be warned of
         begin = captured(lambda: parts.again(*tensors, *constant), self.pool) if constant else lambda: None
         return Step(begin, take)
