@@ -31,7 +31,7 @@ from fedntd.progress import Outcomes, method_of, show_progress
 from fedntd.record import Record
 from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
-from fedntd.report.leaderboard import leaderboard, made_of, put_into
+from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing
 from fedntd.runs import collector_paused, find_runs, read_run, read_runs
@@ -231,17 +231,20 @@ def write_leaderboard(
         Path | None,
         typer.Option("--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks."),
     ] = None,
+    of: Annotated[Path | None, typer.Option(metavar="SWEEP.toml", help="Only the runs that this asks for.")] = None,
 ) -> None:
     """Print a table of methods by the other settings of a sweep, as Markdown: mean accuracies of the last ten rounds.
 
+    Of run folders, and of ledgers that [b]fedntd paper record[/b] has written.
+
     Example: [b]fedntd leaderboard runs/leaderboard -o docs/leaderboard.md[/b]
     """
-    found = read_runs(find_runs(runs))
+    found, planned = collect(runs, of)
     table = leaderboard(found)
     if out is None:
         print(table, end="")
         return
-    put_into(out, "leaderboard", f"\n\n{made_of(found)}\n\n{table}\n")
+    put_into(out, "leaderboard", f"\n\n{made_of(found, planned)}\n\n{table}\n")
     stdout.print(f"leaderboard: {escape(str(out))}", soft_wrap=True)
 
 

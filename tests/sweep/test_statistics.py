@@ -11,6 +11,8 @@ from make_runs import plain_record, settings, write_run
 from scipy import stats
 
 from fedntd import FedntdError
+from fedntd.config import to_toml
+from fedntd.paper.ledger import record
 from fedntd.report.leaderboard import leaderboard, written_between
 from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, reaching, to_target
 from fedntd.report.summary import group
@@ -235,6 +237,25 @@ class TestLeaderboard:
         assert "\nold\n" not in text
         with pytest.raises(FedntdError, match="the page has no <!-- leaderboard -->"):
             written_between("nothing", "leaderboard", "")
+
+    def test_of_a_ledger_is_that_of_its_runs(self, sweep: list[Run], command: Command, tmp_path: Path):
+        """To the four digits that it keeps; a sweep's file says which of its runs are wanted."""
+        made(tmp_path / "other", [0.9, 0.9], algorithm="fedntd", seed=9, partition__s=2)
+        failed = made(tmp_path / "failed", [0.1, 0.1], "failed", algorithm="fedprox", seed=0, partition__s=2)
+        record([run.path for run in sweep] + [tmp_path / "other", failed.path], tmp_path / "ledger")
+        code, told, _ = command("leaderboard", "ledger")
+        assert (code, told) == (0, command("leaderboard", "sweep", "other", "failed")[1])
+
+        (tmp_path / "base.toml").write_text(to_toml(sweep[0].config))
+        grid = '[grid]\nalgorithm = [{ name = "fedavg" }, { name = "fedntd" }]\npartition.s = [2, 5, 7]\n'
+        (tmp_path / "asked.toml").write_text(f'base = "base.toml"\nseeds = [0, 1, 2, 3]\n{grid}')
+        assert command("leaderboard", "ledger", "--of", "asked.toml")[:2] == (0, leaderboard(sweep))
+        (tmp_path / "page.md").write_text("<!-- leaderboard --><!-- /leaderboard -->")
+        assert command("leaderboard", "ledger", "--of", "asked.toml", "-o", "page.md")[0] == 0
+        assert "16 of 24 runs finished, 4 seeds" in (tmp_path / "page.md").read_text()
+        code, _, err = command("leaderboard", "other", "--of", "asked.toml")
+        assert code == 2
+        assert "none of the 1 runs is one of asked.toml" in err
 
 
 def test_compare_and_report_of_a_sweep(sweep: list[Run], command: Command, tmp_path: Path):

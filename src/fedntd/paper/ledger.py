@@ -63,6 +63,22 @@ class Result:
         return self.history["forgetting"][-1]
 
 
+@dataclass(frozen=True)
+class Recorded(Run):
+    """A run of which its ledger file is left."""
+
+    result: Result
+
+    @cached_property
+    def columns(self) -> dict[str, list[float]]:
+        history = {name: self.result.history.get(name, []) for name in ("accuracy", "forgetting")}
+        return {**history, "seconds": [self.result.seconds], "bytes_up": [], "bytes_down": []}
+
+    @cached_property
+    def starts(self) -> list[dict[str, Any]]:
+        return [{**self.result.environment, "started": self.result.environment["date"]}]
+
+
 def result_of(run: Run) -> Result:
     history = {name: [getattr(record, name) for record in run.records] for name in KEPT}
     return Result(
@@ -228,3 +244,14 @@ def read_store(out: Path, ledger: Path | None) -> Store:
 
 def read_results(ledger: Path) -> list[Result]:
     return [read_result(file) for file in sorted(ledger.glob("*.json"))]
+
+
+def read_recorded(ledger: Path) -> list[Recorded]:
+    read = [(file, read_result(file)) for file in sorted(ledger.glob("*.json"))]
+    return [Recorded(file, result.config, result.status, result.reason, result) for file, result in read]
+
+
+def is_ledger(place: Path) -> bool:
+    """A folder of files, neither a run folder nor a folder of some."""
+    of_runs = (place / "config.toml").exists() or any(place.glob("*/config.toml"))
+    return not of_runs and any(place.glob("*.json"))

@@ -5,12 +5,28 @@ from pathlib import Path
 
 import numpy as np
 
+from fedntd.config import identity
 from fedntd.errors import FedntdError, require
+from fedntd.paper.ledger import is_ledger, read_recorded
 from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
-from fedntd.runs import Run
+from fedntd.runs import Run, find_runs, read_runs
+from fedntd.sweep.plan import read_sweep
 
 MEASURE = "last10"
+
+
+def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]:
+    """The runs in these run folders and ledgers, or only those that a sweep's file asks for; and how many it does."""
+    runs: list[Run] = []
+    for place in places:
+        runs += read_recorded(place) if is_ledger(place) else read_runs(find_runs([place]))
+    if sweep is None:
+        return runs, len(runs)
+    wanted = [identity(planned.config) for planned in read_sweep(sweep).runs]
+    found = [run for run in runs if identity(run.config) in wanted]
+    require(bool(found), f"none of the {len(runs)} runs is one of {sweep}")
+    return sorted(found, key=lambda run: wanted.index(identity(run.config))), len(wanted)
 
 
 def leaderboard(runs: Sequence[Run]) -> str:
@@ -79,7 +95,7 @@ def written_between(text: str, mark: str, new: str) -> str:
     return f"{before}{start}{new}{end}{after}"
 
 
-def made_of(runs: Sequence[Run]) -> str:
+def made_of(runs: Sequence[Run], planned: int) -> str:
     """When, with what and of how many runs a table was made."""
     finished = [run for run in runs if run.status == "finished"]
     days = sorted(run.environment["started"][:10] for run in finished)
@@ -88,7 +104,7 @@ def made_of(runs: Sequence[Run]) -> str:
     seeds = len({run.config.seed for run in finished})
     when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     return (
-        f"{len(finished)} of {len(runs)} runs finished, {seeds} seed{'s' if seeds > 1 else ''}, {when}, {devices}, "
+        f"{len(finished)} of {planned} runs finished, {seeds} seed{'s' if seeds > 1 else ''}, {when}, {devices}, "
         f"torch {versions}. Test accuracy in percent, the mean of the last ten rounds, ± standard deviation over "
         "seeds. A method has a place if it was run everywhere with every seed; the best of those is bold."
     )
