@@ -162,6 +162,7 @@ class Compiler:
         return Foresight(look_ahead, three.ahead_shapes, results)
 
     def split_for_one(self, buffers: Buffers) -> Split:
+        """A single client's step: what it can foresee is foreseen for every slot."""
         width = buffers.batches.y.shape[1]
         if width not in self.for_one:
             tensors, _ = pytree.tree_flatten(inputs_of(buffers))
