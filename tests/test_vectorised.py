@@ -139,6 +139,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         ready.add(len(buffers.loss))
         return make(compiler, buffers, *others)
 
+    @torch.no_grad()
     def captured(function: Callable[[], Any], pool: None) -> Captured:
         for _ in range(2):  # a GPU warms up
             function()
@@ -242,6 +243,34 @@ def test_what_several_clients_do_not_foresee_as_one_does_is_left_in_the_step(
     loop = Federation(replace(config, engine="sequential"), blobs, tiny_net())
     list(run), list(loop)
     assert_equal_weights(run, loop)
+
+
+def test_what_is_foreseen_has_the_layout_that_the_step_was_traced_with(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
+):
+    """A step views as one axis what has been turned around twice."""
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
+    config = make_config(engine="vectorised", algorithm={"name": "stateful:Turned"}, **RAGGED)
+    run = Federation(config, blobs, tiny_net())
+    loop = Federation(replace(config, engine="sequential"), blobs, tiny_net())
+    list(run), list(loop)
+    assert {1, 3, 6} <= as_on_a_gpu  # clients: one, some, all
+    assert_equal_weights(run, loop)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_nothing_is_compiled_a_second_time_to_record_gradients(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    def compiled(function: Callable) -> Callable:
+        def call(*tensors: torch.Tensor) -> Any:
+            assert not torch.is_grad_enabled()
+            return function(*tensors)
+
+        return call
+
+    monkeypatch.setattr(steps, "compiled", compiled)
+    Federation(make_config(engine="vectorised", algorithm={"name": "fedntd"}), blobs, tiny_net()).play_round()
 
 
 def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(

@@ -147,7 +147,8 @@ class Compiler:
 
         given = *tensors, plan, places
         look = compiled(traced(look, given))
-        results = [leaf.clone() for leaf in look(*given)]
+        with torch.no_grad():  # as when it is captured: it would be compiled for each
+            results = [leaf.clone() for leaf in look(*given)]
 
         def foresee() -> None:
             copy_all(results, look(*given))
@@ -223,6 +224,7 @@ class Compiler:
                 # nothing if what can be foreseen is not what was
                 each = zip(tensors[given : given + foreseen], foresight.shapes, three.ahead_shapes, strict=False)
                 ahead = [stacked(leaf.index_select(0, slots), one, shape) for leaf, one, shape in each]
+                ahead = map(laid_out, ahead, three.ahead_layouts)
                 return module(*tensors[:given], *ahead, *tensors[given + foreseen :])
 
             return compiled(call)
@@ -282,6 +284,11 @@ def stacked(results: Tensor, one: torch.Size, shape: torch.Size) -> Tensor:
         return results.squeeze(0)
     axis = next(a for a, length in enumerate(shape) if length != one[a])
     return results.squeeze(axis + 1).movedim(0, axis)
+
+
+def laid_out(tensor: Tensor, axes: list[int]) -> Tensor:
+    """The same, with its axes in this order in memory."""
+    return tensor.permute(axes).contiguous().permute([axes.index(axis) for axis in range(len(axes))])
 
 
 def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
