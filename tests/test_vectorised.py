@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, forking, steps, tracing, tree, vectorised
 from fedntd.config import from_table
@@ -330,6 +331,30 @@ def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu
     list(run), list(loop)
     assert {2, 3} <= as_on_a_gpu
     assert_equal_weights(run, loop)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_step_for_any_number_of_clients_serves_cohorts_of_any_size(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
+):
+    """As the compiler sees it, though nothing is generated: what is compiled is so once."""
+    torch._dynamo.reset()
+    compile, graphs = torch.compile, []
+
+    def counted(function: Callable, **options: Any) -> Callable:
+        graphs.append(CompileCounter())
+        return compile(function, backend=graphs[-1], **options)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    run = Federation(make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED), blobs, tiny_net())
+    engine = run.engine
+    assert isinstance(engine, Vectorised)
+    run.play_round()
+    (whole,) = engine.buffers.values()
+    fewer = engine.buffers_for(5, whole.batches.y.shape[1], whole.first(5, engine.axes).ctx)
+    engine.step_for(3, fewer)
+    assert {3, 4, 6} <= as_on_a_gpu
+    assert max(counter.frame_count for counter in graphs) == 1
 
 
 class Recurrent(nn.Module):

@@ -70,7 +70,7 @@ class Buffers:
             tree.map(cut, self.velocity),
             cut(self.loss),
             by_client(cut, axes, self.ctx),
-            self.batches,
+            OwnBatch(*(leaf[:] for leaf in self.batches)),  # to be marked by themselves
             self.place,
         )
 
@@ -173,6 +173,7 @@ class Compiler:
     def make(self, buffers: Buffers, foresight: Foresight, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
         tensors = pytree.tree_leaves(inputs_of(buffers))
+        foreseen = [leaf[:] for leaf in foresight.results]
         clients, width = len(buffers.loss), buffers.batches.y.shape[1]
         parts = None
         if not for_these:
@@ -181,6 +182,8 @@ class Compiler:
             parts = self.for_any_number[width]
         if parts:
             mark_clients(tensors, self.axes_and_kinds(buffers)[0])
+            by_slot = [*buffers.batches, *foreseen]
+            mark_clients(by_slot, [0] * len(by_slot))  # of which cohorts of other sizes have other numbers
         else:
             parts = self.parts(buffers, foresight, lambda function, given, _: traced(function, given))
         assert parts is not None
@@ -190,7 +193,7 @@ class Compiler:
         mark_clients(constant, parts.once_axes)
 
         def take() -> None:
-            parts.step(*tensors, *foresight.results, *constant)
+            parts.step(*tensors, *foreseen, *constant)
             buffers.place.add_(clients)
 
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss, "place": buffers.place}
