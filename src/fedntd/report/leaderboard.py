@@ -21,6 +21,7 @@ def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]
     runs: list[Run] = []
     for place in places:
         runs += read_recorded(place) if is_ledger(place) else read_runs(find_runs([place]))
+    runs = list({run.path: run for run in runs}.values())  # a folder may be given twice, or lie in another
     if sweep is None:
         return runs, len(runs)
     wanted = [identity(planned.config) for planned in read_sweep(sweep).runs]
