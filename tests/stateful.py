@@ -74,3 +74,13 @@ class Remembering(FedAvg):
         step = tree.weighted_mean(up["delta"], p)
         mean = tree.add(tree.scale(0.5, server["mean"]), tree.scale(0.5, step))
         return tree.add(w_g, mean), {"mean": mean}
+
+
+@dataclass(frozen=True)
+class Turned(FedAvg):
+    """What the last layer sees stays near what that of the global model does: both turned around, and back again."""
+
+    def loss(self, model, w, batch, ctx):
+        apart = (model.frozen(ctx.w_g, batch).z.T - model(w, batch).z.T).T
+        squared = apart.reshape(-1).square().view(apart.shape).sum(-1)
+        return super().loss(model, w, batch, ctx) + batch.mean(squared)

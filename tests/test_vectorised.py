@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, forking, steps, tracing, tree, vectorised
 from fedntd.config import from_table
@@ -139,6 +140,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         ready.add(len(buffers.loss))
         return make(compiler, buffers, *others)
 
+    @torch.no_grad()
     def captured(function: Callable[[], Any], pool: None) -> Captured:
         for _ in range(2):  # a GPU warms up
             function()
@@ -244,6 +246,34 @@ def test_what_several_clients_do_not_foresee_as_one_does_is_left_in_the_step(
     assert_equal_weights(run, loop)
 
 
+def test_what_is_foreseen_has_the_layout_that_the_step_was_traced_with(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
+):
+    """A step views as one axis what has been turned around twice."""
+    monkeypatch.setattr(steps, "compiled", lambda module: module)
+    config = make_config(engine="vectorised", algorithm={"name": "stateful:Turned"}, **RAGGED)
+    run = Federation(config, blobs, tiny_net())
+    loop = Federation(replace(config, engine="sequential"), blobs, tiny_net())
+    list(run), list(loop)
+    assert {1, 3, 6} <= as_on_a_gpu  # clients: one, some, all
+    assert_equal_weights(run, loop)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_nothing_is_compiled_a_second_time_to_record_gradients(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    def compiled(function: Callable) -> Callable:
+        def call(*tensors: torch.Tensor) -> Any:
+            assert not torch.is_grad_enabled()
+            return function(*tensors)
+
+        return call
+
+    monkeypatch.setattr(steps, "compiled", compiled)
+    Federation(make_config(engine="vectorised", algorithm={"name": "fedntd"}), blobs, tiny_net()).play_round()
+
+
 def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
     blobs: Dataset,
     tiny_net: Net,
@@ -301,6 +331,30 @@ def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu
     list(run), list(loop)
     assert {2, 3} <= as_on_a_gpu
     assert_equal_weights(run, loop)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_step_for_any_number_of_clients_serves_cohorts_of_any_size(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
+):
+    """As the compiler sees it, though nothing is generated: what is compiled is so once."""
+    torch._dynamo.reset()
+    compile, graphs = torch.compile, []
+
+    def counted(function: Callable, **options: Any) -> Callable:
+        graphs.append(CompileCounter())
+        return compile(function, backend=graphs[-1], **options)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    run = Federation(make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED), blobs, tiny_net())
+    engine = run.engine
+    assert isinstance(engine, Vectorised)
+    run.play_round()
+    (whole,) = engine.buffers.values()
+    fewer = engine.buffers_for(5, whole.batches.y.shape[1], whole.first(5, engine.axes).ctx)
+    engine.step_for(3, fewer)
+    assert {3, 4, 6} <= as_on_a_gpu
+    assert max(counter.frame_count for counter in graphs) == 1
 
 
 class Recurrent(nn.Module):

@@ -70,7 +70,7 @@ class Buffers:
             tree.map(cut, self.velocity),
             cut(self.loss),
             by_client(cut, axes, self.ctx),
-            self.batches,
+            OwnBatch(*(leaf[:] for leaf in self.batches)),  # to be marked by themselves
             self.place,
         )
 
@@ -147,7 +147,8 @@ class Compiler:
 
         given = *tensors, plan, places
         look = compiled(traced(look, given))
-        results = [leaf.clone() for leaf in look(*given)]
+        with torch.no_grad():  # as when it is captured: it would be compiled for each
+            results = [leaf.clone() for leaf in look(*given)]
 
         def foresee() -> None:
             copy_all(results, look(*given))
@@ -173,6 +174,7 @@ class Compiler:
     def make(self, buffers: Buffers, foresight: Foresight, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
         tensors = pytree.tree_leaves(inputs_of(buffers))
+        foreseen = [leaf[:] for leaf in foresight.results]
         clients, width = len(buffers.loss), buffers.batches.y.shape[1]
         parts = None
         if not for_these:
@@ -181,6 +183,8 @@ class Compiler:
             parts = self.for_any_number[width]
         if parts:
             mark_clients(tensors, self.axes_and_kinds(buffers)[0])
+            by_slot = [*buffers.batches, *foreseen]
+            mark_clients(by_slot, [0] * len(by_slot))  # of which cohorts of other sizes have other numbers
         else:
             parts = self.parts(buffers, foresight, lambda function, given, _: traced(function, given))
         assert parts is not None
@@ -190,7 +194,7 @@ class Compiler:
         mark_clients(constant, parts.once_axes)
 
         def take() -> None:
-            parts.step(*tensors, *foresight.results, *constant)
+            parts.step(*tensors, *foreseen, *constant)
             buffers.place.add_(clients)
 
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss, "place": buffers.place}
@@ -224,6 +228,7 @@ class Compiler:
                 # nothing if what can be foreseen is not what was
                 each = zip(tensors[given : given + foreseen], foresight.shapes, three.ahead_shapes, strict=False)
                 ahead = [stacked(leaf.index_select(0, slots), one, shape) for leaf, one, shape in each]
+                ahead = map(laid_out, ahead, three.ahead_layouts)
                 return module(*tensors[:given], *ahead, *tensors[given + foreseen :])
 
             return compiled(call)
@@ -283,6 +288,11 @@ def stacked(results: Tensor, one: torch.Size, shape: torch.Size) -> Tensor:
         return results.squeeze(0)
     axis = next(a for a, length in enumerate(shape) if length != one[a])
     return results.squeeze(axis + 1).movedim(0, axis)
+
+
+def laid_out(tensor: Tensor, axes: list[int]) -> Tensor:
+    """The same, with its axes in this order in memory."""
+    return tensor.permute(axes).contiguous().permute([axes.index(axis) for axis in range(len(axes))])
 
 
 def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -116,6 +116,7 @@ class Split(NamedTuple):
     step: fx.GraphModule
     once_axes: list[int | None]  # those of the clients, where that is known
     ahead_shapes: list[torch.Size]
+    ahead_layouts: list[list[int]]  # axes as they follow each other in memory, which views of it count on
 
 
 def split(module: fx.GraphModule, kinds: Sequence[str], may_foresee: Foreseeable = lambda shapes: True) -> Split:
@@ -159,8 +160,13 @@ def split(module: fx.GraphModule, kinds: Sequence[str], may_foresee: Foreseeable
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_mutable(node))
     graph.lint()
     module.recompile()
-    axes, shapes = [node.meta.get("axis") for node in kept], [node.meta["val"].shape for node in ahead]
-    return Split(*modules, module, axes, shapes)
+    axes, values = [node.meta.get("axis") for node in kept], [node.meta["val"] for node in ahead]
+    return Split(*modules, module, axes, [v.shape for v in values], [layout_of(v) for v in values])
+
+
+def layout_of(tensor: Tensor) -> list[int]:
+    """Its axes, those with the largest steps in memory first."""
+    return sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))
 
 
 def copy_of(module: fx.GraphModule) -> fx.GraphModule:

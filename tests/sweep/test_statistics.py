@@ -251,8 +251,10 @@ class TestLeaderboard:
         (tmp_path / "asked.toml").write_text(f'base = "base.toml"\nseeds = [0, 1, 2, 3]\n{grid}')
         assert command("leaderboard", "ledger", "--of", "asked.toml")[:2] == (0, leaderboard(sweep))
         (tmp_path / "page.md").write_text("<!-- leaderboard --><!-- /leaderboard -->")
-        assert command("leaderboard", "ledger", "--of", "asked.toml", "-o", "page.md")[0] == 0
+        assert command("leaderboard", "sweep", "ledger", "--of", "asked.toml", "-o", "page.md")[0] == 0
         assert "16 of 24 runs finished, 4 seeds" in (tmp_path / "page.md").read_text()
+        assert command("leaderboard", "sweep", "sweep", "-o", "page.md")[0] == 0
+        assert "16 of 16 runs finished" in (tmp_path / "page.md").read_text()
         code, _, err = command("leaderboard", "other", "--of", "asked.toml")
         assert code == 2
         assert "none of the 1 runs is one of asked.toml" in err

@@ -21,12 +21,15 @@ def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]
     runs: list[Run] = []
     for place in places:
         runs += read_recorded(place) if is_ledger(place) else read_runs(find_runs([place]))
+    runs = list({run.path: run for run in runs}.values())  # a folder may be given twice, or lie in another
     if sweep is None:
         return runs, len(runs)
     wanted = [identity(planned.config) for planned in read_sweep(sweep).runs]
-    found = [run for run in runs if identity(run.config) in wanted]
+    # one of each, rather one that has finished: a run may be in a ledger and have its folder
+    had = {identity(run.config): run for run in sorted(runs, key=lambda run: run.status == "finished")}
+    found = [had[one] for one in wanted if one in had]
     require(bool(found), f"none of the {len(runs)} runs is one of {sweep}")
-    return sorted(found, key=lambda run: wanted.index(identity(run.config))), len(wanted)
+    return found, len(wanted)
 
 
 def leaderboard(runs: Sequence[Run]) -> str:
