@@ -81,6 +81,9 @@ class Turned(FedAvg):
     """What the last layer sees stays near what that of the global model does: both turned around, and back again."""
 
     def loss(self, model, w, batch, ctx):
-        apart = (model.frozen(ctx.w_g, batch).z.T - model(w, batch).z.T).T
+        theirs, own = model.frozen(ctx.w_g, batch).z, model(w, batch).z
+        assert theirs is not None
+        assert own is not None
+        apart = (theirs.T - own.T).T
         squared = apart.reshape(-1).square().view(apart.shape).sum(-1)
         return super().loss(model, w, batch, ctx) + batch.mean(squared)
