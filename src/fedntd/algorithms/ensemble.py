@@ -1,6 +1,7 @@
 """What a server can learn from an ensemble of models on data that belongs to no client: for FedDF and FedBE."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -144,3 +145,17 @@ def named(vector: Tensor, like: Weights) -> Weights:
     names = sorted(like)
     pieces = vector.split([like[name].numel() for name in names])
     return {name: piece.view_as(like[name]) for name, piece in zip(names, pieces, strict=True)}
+
+
+def white_noise(count: int, like: Weights, seed: int, round: int) -> list[Weights]:
+    """Standard normal numbers in place of weights, some times; drawn side by side, since it takes its time."""
+    numbers = sum(leaf.numel() for leaf in like.values())
+
+    def one(k: int) -> Weights:
+        rng = generator(seed, "noise", round, k)
+        # in 32 bits, whatever the weights have: to send them takes its time, too
+        drawn = torch.from_numpy(rng.standard_normal(numbers, dtype=np.float32))
+        return named(drawn.to(tree.leaves(like)[0]), like)
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(one, range(count)))

@@ -1,17 +1,14 @@
 """FedBE: Chen, Chao, FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning, ICLR 2021."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedntd import tree
-from fedntd.algorithms.ensemble import Rule, at_hand, named
+from fedntd.algorithms.ensemble import Rule, at_hand, white_noise
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.errors import require
-from fedntd.rng import generator
 from fedntd.tree import Tree, Weights
 
 
@@ -64,16 +61,8 @@ class FedBE(FedAvg):
         """`samples` models from N(w, diag(sum_k p_k (w_k - w)^2))."""
         mean = tree.weighted_mean(deltas, p)
         deviation = tree.map(Tensor.sqrt, tree.weighted_mean(tree.map(lambda d, m: (d - m) ** 2, deltas, mean), p))
-        numbers, now = sum(leaf.numel() for leaf in w.values()), int(round)
-
-        def noise(k: int) -> Tensor:
-            rng = generator(seed, "fedbe", now, k)
-            # in 32 bits, whatever the weights have: to draw and to send them takes time
-            return torch.from_numpy(rng.standard_normal(numbers, dtype=np.float32)).to(tree.leaves(w)[0])
-
-        with ThreadPoolExecutor() as threads:
-            drawn = list(threads.map(noise, range(self.samples)))
-        return [tree.map(lambda m, s, e: m + s * e, w, deviation, named(each, w)) for each in drawn]
+        noise = white_noise(self.samples, w, seed, int(round))
+        return [tree.map(lambda m, s, e: m + s * e, w, deviation, each) for each in noise]
 
 
 def sgd(w: Tensor, gradient: Tensor, memory: Tensor, rates: Tensor) -> None:
