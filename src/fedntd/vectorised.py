@@ -74,6 +74,7 @@ class Vectorised:
         self.compiler = Compiler(self.gather, self.step, self.axes, device) if self.compiles() else None
 
     def compiles(self) -> bool:
+        """By itself, so that a CPU can be asked to do what a GPU does."""
         return self.on_gpu
 
     # --- training -----------------------------------------------------------------------------------------------
@@ -176,13 +177,13 @@ class Vectorised:
         """What trains the first `clients` of the buffers."""
         key = clients, len(buffers.loss), buffers.batches.y.shape[1]
         if key not in self.steps:
-            # in most rounds of most runs the whole cohort is all that is needed; and a single client cannot share what
-            # is compiled for several, since a compiler treats an axis of length 1 by itself
             self.steps[key] = self.make_step(buffers, buffers.first(clients, self.axes))
         return self.steps[key]
 
     def make_step(self, whole: Buffers, buffers: Buffers) -> Step:
         if self.compiler:
+            # in most rounds of most runs the whole cohort is all that is needed; and a single client cannot share what
+            # is compiled for several, since a compiler treats an axis of length 1 by itself
             for_these = len(buffers.loss) in (1, len(whole.loss))
             return self.compiler.make(buffers, self.foresight_for(whole), for_these)
 

@@ -243,7 +243,7 @@ def read_store(out: Path, ledger: Path | None) -> Store:
 
 
 def read_results(ledger: Path) -> list[Result]:
-    return [read_result(file) for file in sorted(ledger.glob("*.json"))]
+    return [run.result for run in read_recorded(ledger)]
 
 
 def read_recorded(ledger: Path) -> list[Recorded]:
