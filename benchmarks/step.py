@@ -60,7 +60,7 @@ def main() -> None:
         engine = federation.engine
         assert isinstance(engine, Vectorised)
         (step,), (foresight,) = engine.steps.values(), engine.foresights.values()
-        plan = engine.prepare(federation.tasks(1)).plans[0][: AHEAD * clients]
+        plan = engine.prepare(federation.tasks(1)).chunks[0].plan[: AHEAD * clients]
         step.begin()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         take_steps(step, foresight, plan, REPEATS)

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
 from fedntd.data.chosen import deal
-from fedntd.federation import play_together
 from fedntd.record import load_checkpoint
+from fedntd.rounds import play_together
 from fedntd.together import Pace, shape
 from fedntd.tree import Weights
 from fedntd.vectorised import Vectorised

@@ -10,11 +10,12 @@ from fedntd.config import Config
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
-from fedntd.federation import Diverged, Federation
+from fedntd.federation import Federation
 from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.presets import configure
 from fedntd.record import Record
 from fedntd.report.export import load
+from fedntd.rounds import Diverged
 from fedntd.runs import Run, read_run
 from fedntd.together import federate, federate_together
 

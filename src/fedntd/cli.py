@@ -20,7 +20,6 @@ from fedntd.config import Config, from_table, identity, read, with_settings
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.federation import Diverged
 from fedntd.flower.cli import app as flower_app
 from fedntd.grid import expand
 from fedntd.models.cnn import CNN
@@ -34,6 +33,7 @@ from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing
+from fedntd.rounds import Diverged
 from fedntd.runs import collector_paused, find_runs, read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures

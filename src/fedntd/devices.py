@@ -1,11 +1,18 @@
 """The device that a config names, what is kept on it, and how it computes."""
 
+from typing import TypeVar
+
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fedntd import tree
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
 from fedntd.tree import Tree
+
+T = TypeVar("T")
 
 
 def device_name(config: Config) -> str:
@@ -57,3 +64,20 @@ def home_of(state: Tree, clients: int, device: torch.device) -> torch.device:
 def set_float32_precision(precision: str) -> None:
     """Whether CUDA may compute float32 products in TF32: a setting of the whole process."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+# --- to a device and back: a GPU does in turn what it is told, and the host need not wait for it each time ---------
+
+
+def sent(numbers: NDArray, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """On the way to the device: what is told next to a GPU will find them there."""
+    tensor = torch.from_numpy(numbers).to(dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def fetched(results: T, device: torch.device) -> T:
+    """A structure of tensors, copied from the device: they are waited for all at once."""
+    copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("cpu", non_blocking=True), results)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return copies

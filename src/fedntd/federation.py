@@ -1,9 +1,8 @@
 """The round loop: config → data → partition → cohort → plan → local training → aggregation → metrics → record."""
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,13 @@ from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts, client_shares
-from fedntd.devices import choose_device, choose_precision, home_of, make_current, set_float32_precision
+from fedntd.devices import (
+    choose_device,
+    choose_precision,
+    home_of,
+    sent,
+    set_float32_precision,
+)
 from fedntd.engines import Sequential, Task, Trained, seeded
 from fedntd.errors import FedntdError, reason, require
 from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
@@ -27,23 +32,9 @@ from fedntd.models.functional import Model
 from fedntd.optim import learning_rate
 from fedntd.record import Record, State, mean_and_std
 from fedntd.rng import generator, torch_seed
+from fedntd.rounds import Agenda, Diverged, play_together
 from fedntd.tree import Tree, Weights
 from fedntd.vectorised import Vectorised
-
-
-class Diverged(FedntdError):
-    """The weights are no longer finite."""
-
-
-class Opened(NamedTuple):
-    """A round that has begun: who takes part, and what each of them knows."""
-
-    number: int
-    cohort: list[int]
-    contexts: list[Context]
-    p: Tensor  # each client's weight in the mean
-    lr: float
-    measure_locals: bool
 
 
 class Federation:
@@ -101,7 +92,7 @@ class Federation:
         self.varying: dict[str, float] = {}  # hyper-parameters in which runs that are trained together differ
         self.history: list[Vector] = []  # class-wise accuracy of the global model after each round
         self.before: Vector | None = None  # and before the coming round
-        self.upcoming: tuple[Any, Any] = (None, None)  # the prepared tasks of a round to come
+        self.upcoming: tuple[Any, Any] = (None, None)  # the agendas and prepared tasks of a round to come
 
     def make_engine(self, function: Model) -> Sequential | Vectorised:
         config, dataset, device = self.config, self.dataset, self.device
@@ -185,32 +176,36 @@ class Federation:
     def cohort(self, round: int) -> list[int]:
         return plan.cohort(self.config.seed, round, self.config.federation.clients, self.config.federation.ratio)
 
-    def open_round(self) -> Opened:
-        """Who trains, knowing what."""
-        config, state, algorithm = self.config, self.state, self.algorithm
-        round = state.round + 1
-        cohort = self.cohort(round)
-        w_sent, shared = algorithm.send(state.w, state.server), algorithm.broadcast(state.server)
-        rate = learning_rate(config.optimiser, round)
-        lr, *varying = torch.tensor([rate, *self.varying.values()], dtype=self.storage, device=self.device)
-        values, momentum = dict(zip(self.varying, varying, strict=True)), config.optimiser.momentum
-        contexts = [Context(w_sent, shared, self.own(k), lr, momentum, self.class_counts[k], values) for k in cohort]
-        shares = self.shares[cohort]
-        # sent to the device now, since copies wait for all that was launched before them
-        p = torch.tensor(shares / shares.sum(), dtype=self.storage, device=self.device)
-        return Opened(round, cohort, contexts, p, rate, asks_for_locals(config, round))
+    def agenda(self, round: int) -> Agenda:
+        """Who will train, and with what."""
+        config, cohort = self.config, self.cohort(round)
+        shares, rate = self.shares[cohort], learning_rate(config.optimiser, round)
+        numbers = sent(np.array([rate, *self.varying.values(), *(shares / shares.sum())]), self.device, self.storage)
+        (lr, *varying), p = numbers[: -len(cohort)], numbers[-len(cohort) :]
+        counts = self.class_counts.index_select(0, sent(np.array(cohort), self.device)).unbind()
+        values = dict(zip(self.varying, varying, strict=True))
+        return Agenda(round, cohort, p, counts, rate, lr, values, asks_for_locals(config, round))
 
-    def aggregate(self, opened: Opened, up: Tree) -> tuple[Weights, dict]:
+    def contexts(self, agenda: Agenda) -> list[Context]:
+        """What each client of the cohort knows."""
+        algorithm, state, momentum = self.algorithm, self.state, self.config.optimiser.momentum
+        w_sent, shared = algorithm.send(state.w, state.server), algorithm.broadcast(state.server)
+        return [
+            Context(w_sent, shared, self.own(k), agenda.lr, momentum, counts, agenda.values)
+            for k, counts in zip(agenda.cohort, agenda.class_counts, strict=True)
+        ]
+
+    def aggregate(self, agenda: Agenda, up: Tree) -> tuple[Weights, dict]:
         """The new global weights and server state."""
-        fraction = float(self.shares[opened.cohort].sum())
-        up, p = call("robust", self.config.robust, up=up, p=opened.p)
+        fraction = float(self.shares[agenda.cohort].sum())
+        up, p = call("robust", self.config.robust, up=up, p=agenda.p)
         return self.algorithm.aggregate(self.state.w, self.state.server, up, p, fraction)
 
     def close_round(
-        self, opened: Opened, trained: Trained, w: Weights, server: dict, counts: Counts, seconds: float
+        self, agenda: Agenda, trained: Trained, w: Weights, server: dict, counts: Counts, seconds: float
     ) -> Record:
         """Take up the new state, and say what was measured."""
-        round, cohort, state = opened.number, opened.cohort, self.state
+        round, cohort, state = agenda.number, agenda.cohort, self.state
         assert self.before is not None
         joint = np.average(self.p[cohort], axis=0, weights=self.counts[cohort].sum(1))
         own = {
@@ -222,10 +217,10 @@ class Federation:
             round=round,
             **of_global_model(counts, self.before, self.history, joint),
             train_loss=float(trained.loss.mean()),
-            **(self.local_measures(cohort, trained.test, trained.train) if opened.measure_locals else {}),
+            **(self.local_measures(cohort, trained.test, trained.train) if agenda.measure_locals else {}),
             cohort=cohort,
-            lr=opened.lr,
-            bytes_down=len(cohort) * (tree.nbytes(state.w) + tree.nbytes(opened.contexts[0].shared)),
+            lr=agenda.rate,
+            bytes_down=len(cohort) * (tree.nbytes(state.w) + tree.nbytes(self.algorithm.broadcast(state.server))),
             bytes_up=tree.nbytes(trained.up),
             seconds=seconds,
         )
@@ -261,46 +256,6 @@ class Federation:
             **mean_and_std("local_train_accuracy", train.accuracy),
             **mean_and_std("local_train_loss", train.mean_loss),
         }
-
-
-def play_together(runs: Sequence[Federation]) -> list[Record | Diverged]:
-    """The next round of runs that share an engine, all their clients trained at once; `seconds` are a run's share."""
-    started = time.perf_counter()
-    leader, engine = runs[0], runs[0].engine
-    make_current(leader.device)
-    new = [run for run in runs if run.before is None]
-    for run, counts in zip(new, engine.test([run.state.w for run in new]) if new else [], strict=True):
-        run.before = counts.class_accuracy
-
-    # local training, aggregation, and the test of the new global models
-    opened = [run.open_round() for run in runs]
-    key = [(id(run), one.number) for run, one in zip(runs, opened, strict=True)]
-    planned, prepared = leader.upcoming
-    if planned != key:  # the first round, or some runs have ended
-        prepared: Any = engine.prepare(
-            [task for run, one in zip(runs, opened, strict=True) for task in run.tasks(one.number)]
-        )
-    contexts = [ctx for one in opened for ctx in one.contexts]
-    together = engine.train(prepared, contexts, any(one.measure_locals for one in opened))
-    ends = np.cumsum([len(one.cohort) for one in opened])
-    trained = [together.part(slice(end - len(one.cohort), end)) for end, one in zip(ends, opened, strict=True)]
-    new_states = [run.aggregate(one, part.up) for run, one, part in zip(runs, opened, trained, strict=True)]
-    tested = engine.test([w for w, _ in new_states])
-
-    # a GPU is still busy with all that: the time to plan the next round
-    going_on = [(run, one.number + 1) for run, one in zip(runs, opened, strict=True) if one.number < run.rounds]
-    if going_on:
-        tasks = [task for run, number in going_on for task in run.tasks(number)]
-        going_on[0][0].upcoming = [(id(run), number) for run, number in going_on], engine.prepare(tasks)
-
-    finite = [tree.all_finite(w) for w, _ in new_states]
-    seconds = (time.perf_counter() - started) / len(runs)
-    return [
-        run.close_round(one, part, *state, counts, seconds)
-        if good
-        else Diverged(f"the global weights are not finite after round {one.number}; a lower optimiser.lr may help")
-        for run, one, part, state, counts, good in zip(runs, opened, trained, new_states, tested, finite, strict=True)
-    ]
 
 
 def check_loss(loss: Any, name: str) -> None:

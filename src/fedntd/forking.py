@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from fedntd.tracing import copy_of, extracted, is_mutable, is_number, is_view
 
@@ -140,3 +140,10 @@ def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Nod
     graph.lint()
     part.recompile()
     return part
+
+
+def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The results, copied where they are inputs: compiled code gives the other factor itself for a product with ones,
+    and one branch would change what the other is about to read."""
+    places = {leaf.untyped_storage().data_ptr() for leaf in inputs}
+    return [leaf.clone() if leaf.untyped_storage().data_ptr() in places else leaf for leaf in results]

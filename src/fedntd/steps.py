@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
-from fedntd.forking import Fork, forked
+from fedntd.forking import Fork, apart, forked
 from fedntd.graphs import captured, pool_on, side_by_side, urgent_stream_on
 from fedntd.tracing import (
     BATCH,
@@ -75,11 +75,14 @@ class Buffers:
         )
 
     def load(self, ctx: Context) -> None:
-        """Begin a round: everybody at the global weights, without momentum."""
-        tree.map(lambda mine, new: mine.copy_(new.expand_as(mine)), self.w, ctx.w_g)
+        """What the clients know."""
+        tree.copy_(tensors_of(self.ctx), tensors_of(ctx))
+
+    def reset(self) -> None:
+        """Everybody to the global weights, without momentum."""
+        tree.map(lambda mine, new: mine.copy_(new.expand_as(mine)), self.w, self.ctx.w_g)
         tree.map(Tensor.zero_, self.velocity)
         self.loss.zero_()
-        tree.map(Tensor.copy_, tensors_of(self.ctx), tensors_of(ctx))
 
     def batch(self) -> OwnBatch:
         """The next step's."""
@@ -97,6 +100,7 @@ class Step(NamedTuple):
 class Foresight(NamedTuple):
     """What is done before several steps: for every slot, whichever client's it is."""
 
+    begin: Callable[[], None]  # a round, before all else
     look_ahead: Callable[[Tensor], None]  # at the plan of the next slots
     shapes: list[torch.Size]  # of what follows from one client's batch
     results: list[Tensor]  # that, of every slot: [slot, ...]
@@ -160,7 +164,32 @@ class Compiler:
             plan[: len(new_plan)].copy_(new_plan)
             foresee()
 
-        return Foresight(look_ahead, three.ahead_shapes, results)
+        return Foresight(captured(buffers.reset, self.pool), look_ahead, three.ahead_shapes, results)
+
+    def test(
+        self, count: Callable[..., Sequence[Tensor]], w: Weights, batches: Sequence[Sequence[Tensor]]
+    ) -> Callable[[Weights], list[Tensor]]:
+        """What `count(models, *batch)` gives for models like these, summed over the batches, all of one shape."""
+        kept = tree.map(torch.clone, w)
+        models, form = pytree.tree_flatten(kept)
+
+        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return tuple(count(pytree.tree_unflatten(tensors[: len(models)], form), *tensors[len(models) :]))
+
+        one = compiled(traced(one, [*models, *batches[0]]))
+
+        def every() -> list[Tensor]:
+            return [torch.stack(same).sum(0) for same in zip(*(one(*models, *batch) for batch in batches), strict=True)]
+
+        sums = every()
+        take = captured(lambda: copy_all(sums, every()), self.pool)
+
+        def counted(w: Weights) -> list[Tensor]:
+            tree.copy_(kept, w)
+            take()
+            return [leaf.clone() for leaf in sums]
+
+        return counted
 
     def split_for_one(self, buffers: Buffers) -> Split:
         """A single client's step: what it can foresee is foreseen for every slot."""
@@ -293,13 +322,6 @@ def stacked(results: Tensor, one: torch.Size, shape: torch.Size) -> Tensor:
 def laid_out(tensor: Tensor, axes: list[int]) -> Tensor:
     """The same, with its axes in this order in memory."""
     return tensor.permute(axes).contiguous().permute([axes.index(axis) for axis in range(len(axes))])
-
-
-def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The results, copied where they are inputs: compiled code gives the other factor itself for a product with ones,
-    and one branch would change what the other is about to read."""
-    places = {leaf.untyped_storage().data_ptr() for leaf in inputs}
-    return [leaf.clone() if leaf.untyped_storage().data_ptr() in places else leaf for leaf in results]
 
 
 def copy_all(mine: Sequence[Tensor], new: Sequence[Tensor]) -> None:

@@ -14,7 +14,7 @@ is filled up with a real sample, and masked.
 The clients may belong to several runs, each with its own global weights, learning rate and hyper-parameters.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,9 +30,9 @@ from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.config import Optimiser
 from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
+from fedntd.devices import sent
 from fedntd.engines import Task, Trained, on_each_leaf
 from fedntd.errors import require
-from fedntd.graphs import graph_of
 from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
@@ -69,7 +69,7 @@ class Vectorised:
         self.buffers: dict[tuple[int, int], Buffers] = {}  # by numbers of clients and of samples
         self.foresights: dict[tuple[int, int], Foresight] = {}  # likewise
         self.steps: dict[tuple[int, int, int], Step] = {}  # by numbers of clients (trained, all) and of samples
-        self.tests: dict[int, tuple[Weights, torch.cuda.CUDAGraph, Counts]] = {}  # by number of models
+        self.tests: dict[int, Callable[[Weights], list[Tensor]]] = {}  # by number of models
         device = self.train_part.device
         self.compiler = Compiler(self.gather, self.step, self.axes, device) if self.compiles() else None
 
@@ -84,7 +84,8 @@ class Vectorised:
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plan.steps)
         size = self.together or len(tasks)
         chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        return Prepared(tasks, chunks, [self.pack([tasks[i].plan for i in chunk]) for chunk in chunks])
+        back = sent(np.argsort(order), self.train_part.device) if order != sorted(order) else None
+        return Prepared(tasks, [self.pack(chunk, [tasks[i].plan for i in chunk]) for chunk in chunks], back)
 
     def train(self, prepared: "Prepared", contexts: list[Context], measure: bool) -> Trained:
         """Train every task's client; `measure` its model afterwards. What does not fit into memory is done in parts."""
@@ -92,7 +93,7 @@ class Vectorised:
             try:
                 return self.train_chunks(prepared, contexts, measure)
             except torch.OutOfMemoryError:
-                largest = len(prepared.chunks[0])
+                largest = len(prepared.chunks[0].members)
             # not above, where the error holds on to tensors
             require(largest > 1, "one client's training does not fit into the device's memory; a smaller "
                     "federation.batch_size or model may")  # fmt: skip
@@ -106,24 +107,22 @@ class Vectorised:
             torch.cuda.empty_cache()
 
     def train_chunks(self, prepared: "Prepared", contexts: list[Context], measure: bool) -> Trained:
-        order = [i for chunk in prepared.chunks for i in chunk]
-        # copies from the host wait for all that was launched before them, so they come first
-        back = torch.tensor(np.argsort(order), device=self.train_part.device)
         trained = []
-        for chunk, plan in zip(prepared.chunks, prepared.plans, strict=True):
-            tasks = [prepared.tasks[i] for i in chunk]
-            trained.append(self.train_chunk(tasks, plan, stacked([contexts[i] for i in chunk], self.axes), measure))
+        for chunk in prepared.chunks:
+            tasks = [prepared.tasks[i] for i in chunk.members]
+            ctx = stacked([contexts[i] for i in chunk.members], self.axes)
+            trained.append(self.train_chunk(tasks, chunk, ctx, measure))
         whole = trained[0] if len(trained) == 1 else on_each_leaf(lambda *leaves: torch.cat(leaves), *trained)
-        return whole if order == sorted(order) else on_each_leaf(lambda leaf: leaf.index_select(0, back), whole)
+        back = prepared.back
+        return whole if back is None else on_each_leaf(lambda leaf: leaf.index_select(0, back), whole)
 
-    def train_chunk(self, tasks: list[Task], plan: Tensor, ctx: Context, measure: bool) -> Trained:
-        buffers = self.buffers_for(len(tasks), plan.shape[-1], ctx)
-        buffers.load(ctx)
-        steps = np.array([task.plan.steps for task in tasks])
-        made = torch.tensor(steps, dtype=self.model.storage, device=self.train_part.device)
+    def train_chunk(self, tasks: list[Task], chunk: "Chunk", ctx: Context, measure: bool) -> Trained:
+        buffers = self.buffers_for(len(tasks), chunk.plan.shape[-1], ctx)
         foresight, last = self.foresight_for(buffers), None
-        for start, sizes in stretches(busy(steps), len(buffers.batches.y)):
-            foresight.look_ahead(plan[start : start + sum(sizes)])
+        buffers.load(ctx)
+        foresight.begin()
+        for start, sizes in stretches(chunk.sizes, len(buffers.batches.y)):
+            foresight.look_ahead(chunk.plan[start : start + sum(sizes)])
             for clients in sizes:
                 step = self.step_for(clients, buffers)
                 if step is not last:
@@ -131,7 +130,7 @@ class Vectorised:
                 step.take()
                 last = step
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
-        result = Result(buffers.w, made, buffers.loss / made, measured)
+        result = Result(buffers.w, chunk.steps, buffers.loss / chunk.steps, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
         own = tree.map(torch.clone, own)  # it may be the trained weights themselves, which the next chunk overwrites
         if not measure:
@@ -156,11 +155,12 @@ class Vectorised:
             self.buffers[key] = Buffers(w, tree.zeros_like(w), loss, ctx, batches, place)
         return self.buffers[key]
 
-    def pack(self, plans: list[Plan]) -> Tensor:
-        """All of a round's choices as one tensor [slot, what, sample], so that one copy sends them."""
+    def pack(self, members: list[int], plans: list[Plan]) -> "Chunk":
+        """All of a round's choices as one tensor, so that one copy sends them."""
         # rounded up, since every width is compiled anew: rounds of small clients would have one each
         width = rounded_up(max(min(plan.batch_size, plan.epoch_size) for plan in plans), plans[0].batch_size)
-        sizes = np.array(busy(np.array([plan.steps for plan in plans])))
+        steps = np.array([plan.steps for plan in plans])
+        sizes = np.array(busy(steps))
         first = np.cumsum(sizes) - sizes  # slot of each step
         packed = np.zeros((sizes.sum(), PLANNED, width), dtype=np.int64)
         for k, plan in enumerate(plans):
@@ -170,8 +170,8 @@ class Vectorised:
             packed[first[step] + k, 1, place] = 1
             for i, draws in enumerate(plan.draws or ()):
                 packed[first[step] + k, 2 + i, place] = draws
-        tensor = torch.from_numpy(packed)
-        return tensor.pin_memory().to(self.train_part.device, non_blocking=True) if self.on_gpu else tensor
+        device = self.train_part.device
+        return Chunk(members, sizes.tolist(), sent(packed, device), sent(steps, device, self.model.storage))
 
     def step_for(self, clients: int, buffers: Buffers) -> Step:
         """What trains the first `clients` of the buffers."""
@@ -207,7 +207,7 @@ class Vectorised:
             self.gather(buffers.batches, plan)
             buffers.place.zero_()
 
-        return Foresight(look_ahead, [], [])
+        return Foresight(buffers.reset, look_ahead, [], [])
 
     def gather(self, batches: OwnBatch, plan: Tensor) -> None:
         """The samples of some slots, as planned, into the batches."""
@@ -254,7 +254,7 @@ class Vectorised:
         longest = max(map(len, samples))
         padded = np.stack([np.concatenate([s, np.repeat(s[:1], longest - len(s))]) for s in samples])
         mask = np.arange(longest) < np.array([len(s) for s in samples])[:, None]
-        index, real = (torch.from_numpy(a).to(self.train_part.device, non_blocking=True) for a in (padded, mask))
+        index, real = (sent(a, self.train_part.device) for a in (padded, mask))
         for columns in in_batches(longest, size):
             flat, shape = self.train_part.plain(index[:, columns].flatten()), index[:, columns].shape
             yield OwnBatch(flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real[:, columns])
@@ -275,26 +275,33 @@ class Vectorised:
             self.tests.clear()
             self.give_back_memory()
 
+    @torch.no_grad()
     def counts_of(self, w: Weights) -> Counts:
-        """Several models on the whole test part; on a GPU through a graph captured for their number."""
-        if not self.on_gpu:
+        """Several models on the whole test part; on a GPU compiled for their number."""
+        if not self.compiler:
             return self.count_stacked(w)
-        assert self.compiler is not None
         models = len(next(iter(w.values())))
         if models not in self.tests:
-            kept = tree.map(torch.clone, w)
-            self.tests[models] = kept, *graph_of(lambda: self.count_stacked(kept), self.compiler.pool)
-        kept, graph, counts = self.tests[models]
-        tree.map(Tensor.copy_, kept, w)
-        graph.replay()
-        return Counts(*map(torch.clone, counts))
+            self.tests[models] = self.compiler.test(self.count_planned, w, self.test_plan())
+        return Counts(*self.tests[models](w))
 
-    @torch.no_grad()
     def count_stacked(self, w: Weights) -> Counts:
-        """Several models on the whole test part."""
-        count_all = vmap(lambda w, batch: count_batch(self.model, w, batch, self.classes), in_dims=(0, None))
         batches = in_batches(len(self.test_part), self.test_batch)
-        return summed([count_all(w, self.test_part.plain(places)) for places in batches])
+        return summed([self.count_batch(w, self.test_part.plain(places)) for places in batches])
+
+    def count_planned(self, w: Weights, places: Tensor, real: Tensor) -> Counts:
+        return self.count_batch(w, self.test_part.plain(places)._replace(mask=real))
+
+    def count_batch(self, w: Weights, batch: Batch) -> Counts:
+        """Several models on samples that they share."""
+        return vmap(lambda one: count_batch(self.model, one, batch, self.classes))(w)
+
+    def test_plan(self) -> list[tuple[Tensor, Tensor]]:
+        """The whole test part in batches of one size, since each would be compiled: places, and which are real."""
+        samples = len(self.test_part)
+        size = min(self.test_batch, samples)
+        places = torch.arange(-(-samples // size) * size, device=self.test_part.device)
+        return list(zip(places.clamp(max=samples - 1).split(size), (places < samples).split(size), strict=True))
 
     @torch.no_grad()
     def count_own(self, w: Weights, owned: list[NDArray[np.int64]]) -> Counts:
@@ -303,10 +310,19 @@ class Vectorised:
         return summed([count_all(w, *batch) for batch in self.own_batches(owned, TEST_BATCH)])
 
 
+class Chunk(NamedTuple):
+    """Clients that are trained together, those with most steps first."""
+
+    members: list[int]  # numbers of their tasks
+    sizes: list[int]  # how many of them each step trains
+    plan: Tensor  # [slot, what, sample], on the device
+    steps: Tensor  # of each client, likewise
+
+
 class Prepared(NamedTuple):
     tasks: list[Task]
-    chunks: list[list[int]]  # numbers of tasks that are trained together, those with most steps first
-    plans: list[Tensor]  # of each chunk, on the device
+    chunks: list[Chunk]
+    back: Tensor | None  # where each task is among those of the chunks; None: they are in order
 
 
 def summed(counts: list[Counts]) -> Counts:

@@ -29,7 +29,7 @@ from fedntd.data.device import DevicePart
 from fedntd.data.partition import client_shares
 from fedntd.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.errors import FedntdError, require
-from fedntd.federation import Diverged, asks_for_locals
+from fedntd.federation import asks_for_locals
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.messages import (
@@ -52,6 +52,7 @@ from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_globa
 from fedntd.models.functional import Batch
 from fedntd.optim import learning_rate
 from fedntd.record import Record, RunFolder, State, mean_and_std
+from fedntd.rounds import Diverged
 from fedntd.tree import Weights
 
 
