@@ -2,7 +2,8 @@
 
 A backward pass comes to the last layers first. Most weights are there, as a rule, and moving them takes the memory's
 time; what is left of the backward pass takes the processors'. So the update of most weights is one branch, the rest of
-the pass, with the update of the others, the other.
+the pass, with the update of the others, the other. That forks once more: a single client's convolutions do not fill a
+GPU, and the gradients of two layers' weights do not wait for each other.
 
 A step computes, and then writes to some of its inputs: its changes. Neither branch may read an input that the other
 one changes, so whatever does so is in the trunk, as is what both need.
@@ -25,8 +26,8 @@ PRODUCTS = {
     *(torch.ops.fedntd.conv_forward.default, torch.ops.fedntd.conv_weight_gradient.default),
 }
 
-# What a trunk hands over is written and read, where one compiled piece may compute it twice instead. In bytes, for each
-# that the first branch changes:
+# What a trunk hands over is written and read, where one compiled piece may compute it twice instead, unless a product
+# gives or takes it. In bytes, for each that the first branch changes:
 MOST_HANDED_OVER = 1.0
 
 
@@ -52,7 +53,9 @@ def forked(module: fx.GraphModule) -> Fork | None:
         return None
     trunk = trunk_of(graph, early, late)
     handed_over = [node for node in graph.nodes if node in trunk and not users_of(node) <= trunk]
-    if sum(map(size_of, handed_over)) > MOST_HANDED_OVER * sum(map(size_of, early)):
+    if sum(size_of(node) for node in handed_over if not meets_product(node)) > MOST_HANDED_OVER * sum(
+        map(size_of, early)
+    ):
         return None
     branches = branch(module, early, handed_over), branch(module, late, handed_over)
     return Fork(extracted(module, handed_over), branches, [node.meta.get("axis") for node in handed_over])
@@ -102,6 +105,12 @@ def size_of(node: fx.Node) -> int:
     return (node.all_input_nodes[1] if is_mutable(node) else node).meta["val"].nbytes
 
 
+def meets_product(node: fx.Node) -> bool:
+    """Whether it has to be in memory in any case."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return any(isinstance(each, fx.Node) and each.target in PRODUCTS for each in (source, *users_of(node)))
+
+
 def is_free(node: fx.Node) -> bool:
     """Whether it costs nothing to have it in each part."""
     return is_view(node) or is_number(node)
@@ -132,6 +141,7 @@ def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Nod
     for node in given:
         with graph.inserting_after(after):
             after = graph.placeholder(f"given_{node.name}")
+        after.meta = dict(node.meta)
         by_name[node.name].replace_all_uses_with(after)
     for node in by_name.values():
         if is_mutable(node) and node.name not in kept:

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
-from fedntd.forking import Fork, apart, forked
+from fedntd.forking import apart, forked
 from fedntd.graphs import captured, pool_on, side_by_side, urgent_stream_on
 from fedntd.tracing import (
     BATCH,
@@ -37,6 +37,7 @@ from fedntd.tracing import (
 from fedntd.tree import Weights
 
 PLANNED = 2 + len(Draws._fields)  # what a plan says of a sample: its place, whether it is real, how it is augmented
+MOST_SLOTS_FORKED_TWICE = 500  # with more clients than that is for, each layer's gradient fills a GPU by itself
 AHEAD = 10  # steps of the whole cohort whose samples are gathered together: enough to fill a GPU, few enough to keep
 
 
@@ -131,7 +132,6 @@ class Compiler:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
         self.for_one: dict[int, Split] = {}  # likewise
         self.pool = pool_on(self.device)
-        self.side = urgent_stream_on(self.device)
 
     def foresight(self, buffers: Buffers) -> Foresight:
         """For the slots of these buffers."""
@@ -262,9 +262,8 @@ class Compiler:
 
             return compiled(call)
 
-        fork = forked(three.step)
-        step = self.in_two_branches(fork, of_these) if fork else of_these(three.step)
-        return Parts(three.once, compiled(again), three.once_axes, step)
+        forks = 2 if len(buffers.batches.y) <= MOST_SLOTS_FORKED_TWICE else 1
+        return Parts(three.once, compiled(again), three.once_axes, self.in_branches(three.step, of_these, forks))
 
     def function_of(self, buffers: Buffers) -> Callable[..., None]:
         """The step as a function of tensors."""
@@ -276,14 +275,18 @@ class Compiler:
 
         return step
 
-    def in_two_branches(self, fork: Fork, compile: Callable[[fx.GraphModule], Callable[..., Any]]) -> Callable:
-        """The step that was forked."""
-        trunk, early, late = map(compile, (fork.trunk, *fork.branches))
+    def in_branches(self, module: fx.GraphModule, compile: Callable[..., Callable], most_forks: int) -> Callable:
+        """The compiled step, forked where it can be."""
+        fork = forked(module) if most_forks else None
+        if not fork:
+            return compile(module)
+        trunk, early, side = compile(fork.trunk), compile(fork.branches[0]), urgent_stream_on(self.device)
+        late = self.in_branches(fork.branches[1], compile, most_forks - 1)
 
         def step(*tensors: Tensor) -> None:
             shared = apart(trunk(*tensors), tensors)
             mark_clients(shared, fork.axes)
-            side_by_side(lambda: early(*tensors, *shared), lambda: late(*tensors, *shared), self.side)
+            side_by_side(lambda: early(*tensors, *shared), lambda: late(*tensors, *shared), side)
 
         return step
 
