@@ -10,6 +10,8 @@ from torch import nn
 
 from fedntd import Config, Dataset, Out, Taps, from_tensors
 from fedntd.config import from_table
+from fedntd.data.datasets import DATASETS
+from few_images import fashion_with_few_test_images
 from points import CHEAP
 
 settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
@@ -78,6 +80,12 @@ def make_config() -> Callable[..., Config]:
         return from_table(table)
 
     return make
+
+
+@pytest.fixture
+def few_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of runs on the packaged images in which it does not matter how good the models are."""
+    monkeypatch.setitem(DATASETS, "fashion-mini", fashion_with_few_test_images)
 
 
 @pytest.fixture

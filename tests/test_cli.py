@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from fedntd import ALGORITHMS
+from fedntd import ALGORITHMS, configure
 from fedntd.cli import main
 from fedntd.data.download import folder_of
 from fedntd.runs import read_run
 
+QUICK_NETWORK = "model.name=stateful:Little"
 QUICK = [
     *("federation.rounds=2", "federation.ratio=0.02", "federation.local_epochs=1", "measure.local_every=0"),
-    "model.name=stateful:Little",
+    QUICK_NETWORK,
 ]
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(few_test_images: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("FEDNTD_DATA", raising=False)
@@ -40,8 +41,8 @@ def train(monkeypatch: pytest.MonkeyPatch, out: str, *settings: str, more: tuple
 
 
 def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    done = subprocess.run([sys.executable, "-m", "fedntd", "algorithms", "--json"], capture_output=True, text=True)
-    fedntd(monkeypatch, "algorithms", "--json")
+    done = subprocess.run([sys.executable, "-m", "fedntd", "data", "list", "--json"], capture_output=True, text=True)
+    fedntd(monkeypatch, "data", "list", "--json")
     assert done.stdout == capsys.readouterr().out
 
 
@@ -212,7 +213,9 @@ def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_bench_measures_each_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Here with a small network in the place of the demo's."""
     monkeypatch.setattr("fedntd.bench.settings", lambda: [("cpu", "sequential", "bf16")])
+    monkeypatch.setattr("fedntd.bench.configure", lambda name, given: configure(name, [*given, QUICK_NETWORK]))
     assert fedntd(monkeypatch, "bench", "--json") == 0
     (speed,) = json.loads(capsys.readouterr().out)
     assert (speed["engine"], speed["precision"]) == ("sequential", "bf16")
@@ -259,7 +262,7 @@ def test_a_listed_name_keeps_the_options_that_came_with_it(monkeypatch: pytest.M
     Path("base.toml").write_text('algorithm.beta = 0.3\npartition = { name = "sharding", s = 3 }\n')
     names = ('algorithm.name=["fedavg","fedntd"]', 'partition.name=["sharding","iid"]', "algorithm.name=fedavg")
     for given in (names[:1], names[1:]):
-        settings = ("federation.rounds=1", "federation.ratio=0.01", "data.train_size=1000", *given)
+        settings = ("federation.rounds=1", "federation.ratio=0.01", "data.train_size=1000", QUICK_NETWORK, *given)
         sets = [word for setting in settings for word in ("--set", setting)]
         assert fedntd(monkeypatch, "run", "base.toml", *sets, "--out", "runs") == 0
     found = {path.parent.name: read_run(path.parent).settings for path in Path("runs").glob("*/config.toml")}

@@ -313,8 +313,8 @@ def test_a_run_goes_on_from_its_checkpoint(
 @METHOD
 def test_it_learns(name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
     config = make_config(algorithm={"name": name, **TO_LEARN.get(name, {})}, federation={"rounds": 25})
-    accuracies = [record.accuracy for record in Federation(config, blobs, tiny_net())]
-    assert max(accuracies) > 0.8  # three separated blobs; chance is 0.33
+    rounds = Federation(config, blobs, tiny_net())
+    assert any(record.accuracy > 0.8 for record in rounds)  # three separated blobs; chance is 0.33
 
 
 @METHOD

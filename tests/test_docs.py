@@ -9,11 +9,8 @@ A comment before a fenced block in README.md or docs/*.md says what is to be don
 
 import dataclasses
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +26,8 @@ from fedntd.config import Config, flat, from_table, read
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
 from fedntd.presets import TABLE1, WHOLE, preset
+from few_images import leave_few_test_images
+from started import Started
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -52,23 +51,11 @@ def with_marks(*whats: str) -> list[Any]:
     return [pytest.param(page, id=page.name) for page in pages]
 
 
-def own_fedntd(folder: Path) -> None:
-    """The command `fedntd`, as the installed one but with the source tree that is being tested."""
-    folder.mkdir()
-    source = str(Path(fedntd.__file__).parents[1])
-    script = folder / "fedntd-main"
-    script.write_text(f"import sys\nsys.path.append({source!r})\nfrom fedntd.cli import main\nmain()\n")
-    (folder / "fedntd").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
-    (folder / "fedntd").chmod(0o755)
-
-
+@pytest.mark.usefixtures("few_test_images")
 @pytest.mark.parametrize("page", with_marks("tested"))
 def test_what_is_shown_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    own_fedntd(tmp_path / "bin")
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.syspath_prepend(tmp_path / "here")  # as for Python started in that folder
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as for Python started in that folder
     for what, name, language, text in marked_blocks(page):
         if what == "file":
             Path(name).write_text(text, encoding="utf-8")
@@ -76,24 +63,26 @@ def test_what_is_shown_works(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
             exec(compile(text, f"{page.name}: {text.splitlines()[0]}", "exec"), {"__name__": "shown"})
         elif what == "tested":
             assert language == "sh"
-            (in_a_shell if page.name == "README.md" else in_this_process)(text, monkeypatch)
+            run = in_a_process if page.name == "README.md" else in_this_process
+            for line in text.splitlines():
+                command, *arguments = shlex.split(line)
+                assert command == "fedntd", line
+                run(arguments, monkeypatch)
 
 
-def in_a_shell(text: str, _: pytest.MonkeyPatch) -> None:
-    """As a user does it."""
-    done = subprocess.run(["sh", "-e", "-c", text], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{text}\n{done.stderr}"
+def in_a_process(arguments: list[str], _: pytest.MonkeyPatch) -> None:
+    """Each command in one of its own, as a user does it."""
+    process = Started(*arguments, before=leave_few_test_images)
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, f"{arguments}\n{errors}"
 
 
-def in_this_process(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which need not import torch anew for each command."""
-    for line in text.splitlines():
-        command, *arguments = shlex.split(line)
-        assert command == "fedntd", line
-        monkeypatch.setattr("sys.argv", [command, *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code, line
+def in_this_process(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has imported all that a command needs."""
+    monkeypatch.setattr("sys.argv", ["fedntd", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code, arguments
 
 
 @pytest.mark.parametrize("page", with_marks("source"))

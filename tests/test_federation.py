@@ -12,8 +12,10 @@ from torch.nn import functional as F
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
 from fedntd.config import from_table
 from fedntd.devices import choose_precision
+from fedntd.metrics import TEST_BATCH
 from fedntd.models import MODELS
 from fedntd.plan import cohort, local_plan
+from few_images import fashion_with_few_test_images
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -148,6 +150,7 @@ def test_one_partition_for_all_seeds_if_asked(blobs: Dataset, tiny_net: Net, mak
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_number_of_workers_does_not_change_a_bit(precision: str):
     """Real images, the paper's network: side by side or one by one, the weights are the same to the last bit."""
+    images = fashion_with_few_test_images("", TEST_BATCH + 100)  # batches are tested side by side too
 
     def final(workers: int) -> tuple[list[dict], dict]:
         table = {
@@ -157,7 +160,7 @@ def test_the_number_of_workers_does_not_change_a_bit(precision: str):
             "federation": {"clients": 100, "ratio": 0.03, "rounds": 2, "local_epochs": 1},
             "measure": {"local_every": 2},
         }
-        federation = Federation(from_table(table))
+        federation = Federation(from_table(table), images)
         return [measured(r) for r in federation], federation.state.w
 
     (records, w), (records_3, w_3) = final(1), final(3)

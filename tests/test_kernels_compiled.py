@@ -28,8 +28,9 @@ class Recorder:
         return lambda *arguments, **settings: self.launches.append((arguments, settings))
 
     def shared_memory(self, architecture: int) -> list[int]:
-        """In bytes, of each launch that differs from the others in more than its tensors and how many there are."""
-        distinct = {repr(launch[1]): launch for launch in self.launches}
+        """In bytes, of each launch that differs from the others in more than its tensors, how many there are and its
+        stride, which changes addresses alone."""
+        distinct = {repr({**settings, "STEP": 0}): (given, settings) for given, settings in self.launches}
         return [self.compiled(architecture, *launch).metadata.shared for launch in distinct.values()]
 
     def compiled(self, architecture: int, arguments: tuple, settings: dict) -> Any:

@@ -34,7 +34,7 @@ name = "stateful:Little"
 [federation]
 clients = 100
 ratio = 0.02
-rounds = 50
+rounds = 25
 local_epochs = 1
 [measure]
 local_every = 0
@@ -81,7 +81,7 @@ def test_killed_at_any_moment_and_resumed_it_is_the_same_run(tmp_path: Path):
     finish(Started("run", "--resume", "--out", str(killed)))
 
     assert numbers(killed) == numbers(undisturbed)
-    assert [r["round"] for r in numbers(killed)] == list(range(1, 51))
+    assert [r["round"] for r in numbers(killed)] == list(range(1, 26))
     one, other = (load_file(folder / "checkpoint.safetensors") for folder in (undisturbed, killed))
     assert one.keys() == other.keys()
     assert any(name.startswith("own/") for name in one)
@@ -102,9 +102,9 @@ def test_ctrl_c_keeps_every_finished_round(tmp_path: Path):
     assert f"go on with: fedntd run --resume --out {folder}" in finish(process, code=130)
     kept = len(numbers(folder))
     errors = finish(Started("run", "--resume", "--out", str(folder)))
-    assert f"round {kept + 1}/50" in errors
-    assert f"round {kept}/50" not in errors  # it was not played again
-    assert len(numbers(folder)) == 50
+    assert f"round {kept + 1}/25" in errors
+    assert f"round {kept}/25" not in errors  # it was not played again
+    assert len(numbers(folder)) == 25
 
 
 def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(tmp_path: Path):

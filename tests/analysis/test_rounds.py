@@ -25,12 +25,14 @@ SMALL = {
     "data": {"train_size": 300},
     "federation": {"clients": 10, "ratio": 0.3, "rounds": 2, "local_epochs": 1, "batch_size": 10},
     "algorithm": {"name": "fedavg"},
+    "partition": {"name": "sharding", "s": 5},
+    "optimiser": {"lr": 0.05},  # with classes and steps enough for a hundred images to tell models apart
     "measure": {"local_every": 0},
 }
 
 
 @pytest.fixture
-def config() -> Config:
+def config(few_test_images: None) -> Config:
     return from_table(SMALL)
 
 

@@ -86,7 +86,9 @@ SOME = {
     "fedalign": ["16 clients, α=0.1/FedAlign"],
     "mse": [],
     "requirements": [],
-    "learning-rate": ["CIFAR-10 α=0.3"],
+    "learning-rate": [
+        f"{method} lr={rate}/CIFAR-10 α=0.3" for method in ("FedAvg", "FedNTD") for rate in (0.003, 0.01)
+    ],
     "variants": ["SCAFFOLD, released/CIFAR-10 s=2"],
 }
 

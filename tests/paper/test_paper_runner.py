@@ -1,8 +1,6 @@
 """What is missing, going on after an interrupt, measuring once: on real, tiny runs."""
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +16,7 @@ from fedntd.paper.item import Item, Results, Setting, table
 from fedntd.paper.items import find
 from fedntd.paper.ledger import find_runs, read_store, record
 from fedntd.paper.runner import Workshop, choose, wanted
+from started import Started
 
 ITEM = Item(
     name="two",
@@ -72,13 +71,13 @@ def test_killed_in_the_middle_of_a_group(tmp_path: Path):
     """A real process: what is finished is recorded, the rest goes on."""
     out, ledger = tmp_path / "out", tmp_path / "ledger"
     cells = ["FedAvg", "MSE β=0.001", "MSE β=0.1"]
-    quick = ["federation.rounds=6", "federation.ratio=0.05", "federation.batch_size=50"]
+    quick = ["federation.rounds=4", "federation.ratio=0.05", "federation.batch_size=50"]
     quick += ["engine=vectorised", "checkpoint_seconds=0"]
     options = ["--small", "--out", str(out), "--ledger", str(ledger)]
-    command = [sys.executable, "-c", "from fedntd.cli import main; main()", "paper", "mse", *options]
+    command = ["paper", "mse", *options]
     command += [part for cell in cells for part in ("--cells", cell)]
     command += [part for setting in quick for part in ("--set", setting)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = Started(*command)
     try:
         while process.poll() is None:
             files = list(out.glob("runs/*fedntd-mse*/checkpoint.safetensors"))
@@ -87,7 +86,7 @@ def test_killed_in_the_middle_of_a_group(tmp_path: Path):
             time.sleep(0.01)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert process.returncode == -signal.SIGKILL
 
     setting = Setting(small=True, settings=tuple(quick))
@@ -98,7 +97,7 @@ def test_killed_in_the_middle_of_a_group(tmp_path: Path):
     assert [config.algorithm.options["beta"] for config in missing] == [0.001, 0.1]
     rounds = [round_of(event) for _, event in shop.train(missing)]
     assert 1 not in rounds  # nobody starts again
-    assert rounds[-2:] == [6, 6]
+    assert rounds[-2:] == [4, 4]
 
     # as if nothing had happened
     list(workshop(tmp_path / "whole").train(missing))
