@@ -207,7 +207,7 @@ class Federation:
         """Take up the new state, and say what was measured."""
         round, cohort, state = agenda.number, agenda.cohort, self.state
         assert self.before is not None
-        joint = np.average(self.p[cohort], axis=0, weights=self.counts[cohort].sum(1))
+        joint = self.counts[cohort].sum(0) / self.counts[cohort].sum()
         own = {
             k: tree.map(lambda leaf, i=i: leaf[i].clone().to(self.state_home), trained.own)
             for i, k in enumerate(cohort)
