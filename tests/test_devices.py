@@ -39,7 +39,7 @@ def test_runs_on_two_gpus_can_take_turns(
     monkeypatch: pytest.MonkeyPatch,
 ):
     run, current = Federation(make_config(), blobs, tiny_net()), []
-    monkeypatch.setattr("fedntd.federation.make_current", current.append)
+    monkeypatch.setattr("fedntd.rounds.make_current", current.append)
     list(run)
     assert current == [run.device] * run.rounds
 
