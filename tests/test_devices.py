@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedntd import Config, Dataset, Federation, federate, tree
-from fedntd.devices import choose_device
+from fedntd.devices import choose_device, sent
 from fedntd.record import RunFolder
 from fedntd.together import Member, start
 
@@ -30,6 +31,10 @@ def test_the_second_gpu_becomes_the_current_one(current: list, monkeypatch: pyte
     assert current == [second]
     assert choose_device(Config(device="cpu")) == torch.device("cpu")
     assert current == [second]
+
+
+def test_numbers_are_sent_to_a_device_of_any_kind():
+    assert sent(np.ones(2), torch.device("meta"), torch.float32).device.type == "meta"
 
 
 def test_runs_on_two_gpus_can_take_turns(
