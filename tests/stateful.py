@@ -45,6 +45,17 @@ class ByRatio(FedAvg):
 
 
 @dataclass(frozen=True)
+class Sending(FedAvg):
+    """Clients send the trained weights themselves."""
+
+    def finish(self, result, ctx):
+        return Upload(up={"w": result.w}, own={})
+
+    def aggregate(self, w_g, server, up, p, fraction):
+        return tree.weighted_mean(up["w"], p), {}
+
+
+@dataclass(frozen=True)
 class Mixing(FedAvg):
     """With a setting whose name the federation uses for something else."""
 

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedntd import Config, Dataset, Federation, federate, tree
-from fedntd.devices import choose_device
+from fedntd.devices import choose_device, sent
 from fedntd.record import RunFolder
 from fedntd.together import Member, start
 
@@ -32,6 +33,10 @@ def test_the_second_gpu_becomes_the_current_one(current: list, monkeypatch: pyte
     assert current == [second]
 
 
+def test_numbers_are_sent_to_a_device_of_any_kind():
+    assert sent(np.ones(2), torch.device("meta"), torch.float32).device.type == "meta"
+
+
 def test_runs_on_two_gpus_can_take_turns(
     blobs: Dataset,
     tiny_net: Callable[[], nn.Module],
@@ -39,7 +44,7 @@ def test_runs_on_two_gpus_can_take_turns(
     monkeypatch: pytest.MonkeyPatch,
 ):
     run, current = Federation(make_config(), blobs, tiny_net()), []
-    monkeypatch.setattr("fedntd.federation.make_current", current.append)
+    monkeypatch.setattr("fedntd.rounds.make_current", current.append)
     list(run)
     assert current == [run.device] * run.rounds
 

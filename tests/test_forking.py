@@ -221,6 +221,29 @@ def test_branches_have_nothing_to_do_with_each_other(
         torch.testing.assert_close(run.state.w[name], leaf, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("late_first", [False])
+def test_forks_of_all_steps_are_taken_on_the_same_two_streams(
+    late_first: bool, make_config: Callable[..., Config], forks: list, monkeypatch: pytest.MonkeyPatch
+):
+    """Memory that was freed on a stream is used again only there; and a fork in a branch needs a stream of its own."""
+    streams: list[object] = []
+    monkeypatch.setattr(steps, "urgent_stream_on", lambda device: streams.append(object()) or streams[-1])
+    one_after_the_other, open_forks, used = steps.side_by_side, [], []
+
+    def noted(plain: Callable, urgent: Callable, stream: Any) -> None:
+        assert stream not in open_forks
+        open_forks.append(stream)
+        used.append(tuple(open_forks))
+        one_after_the_other(plain, urgent, stream)
+        open_forks.pop()
+
+    monkeypatch.setattr(steps, "side_by_side", noted)
+    dataset, sections = drawn_run(22)
+    Federation(make_config(engine="vectorised", **sections), dataset, Patchwork(22, dataset.shape)).play_round()
+    assert len(streams) == 2
+    assert len(set(used)) == 2  # that of a fork; those of both
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
 def test_a_compiled_trunk_hands_over_no_input():
     """It would be changed by one branch while the other reads it. The compiler leaves out products with ones."""

@@ -12,7 +12,7 @@ from torch import nn
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
 from fedntd.data.chosen import deal
 from fedntd.record import load_checkpoint
-from fedntd.rounds import play_together
+from fedntd.rounds import names_of, play_together
 from fedntd.together import Pace, shape
 from fedntd.tree import Weights
 from fedntd.vectorised import Vectorised
@@ -148,6 +148,24 @@ def test_interrupted_runs_go_on_from_where_they_were(
             for key, value in a.items():
                 assert b[key] == pytest.approx(value, abs=1e-9), key
     assert list(federate_together(configs, outs, resume=True, dataset=blobs, model=tiny_net())) == []
+
+
+def test_what_is_planned_for_a_run_is_not_taken_for_one_that_comes_to_lie_where_it_was(make_config: MakeConfig):
+    class Run:
+        config = make_config()
+
+    forgotten, later = (names_of([(Run(), 2)]) for _ in range(2))  # type: ignore[list-item]
+    assert forgotten != later
+
+
+def test_a_run_that_is_set_up_anew_between_rounds_is_planned_anew(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    run = Federation(make_config(optimiser={"decay": 1.0}), blobs, tiny_net())
+    run.play_round()
+    slower = dataclasses.replace(run.config.optimiser, lr=0.001)
+    run.config = dataclasses.replace(run.config, optimiser=slower)
+    assert run.play_round().lr == 0.001
 
 
 def test_what_does_not_fit_into_memory_is_trained_in_parts(

@@ -63,10 +63,11 @@ def test_equal_to_the_loop(name: str, blobs: Dataset, tiny_net: Net, make_config
     assert_equal_runs(loop, together)
 
 
-@pytest.mark.parametrize("name", ["fedntd", "moon"])
+@pytest.mark.parametrize("name", ["fedntd", "moon", "stateful:Sending"])
 @pytest.mark.parametrize("together", [1, 2, 5])
 def test_in_chunks(name: str, together: int, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    """MOON keeps the trained weights themselves, so a chunk must not hand out what the next one overwrites."""
+    """MOON keeps the trained weights themselves, another method sends them: a chunk must not hand out what the next one
+    overwrites."""
     settings = {"algorithm": {"name": name}, "federation": {"ratio": 1.0, "rounds": 3}, "together": together}
     assert_equal_runs(*both(make_config, blobs, tiny_net, **settings))
 

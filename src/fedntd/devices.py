@@ -72,12 +72,13 @@ def set_float32_precision(precision: str) -> None:
 def sent(numbers: NDArray, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """On the way to the device: what is told next to a GPU will find them there."""
     tensor = torch.from_numpy(numbers).to(dtype)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def fetched(results: T, device: torch.device) -> T:
     """A structure of tensors, copied from the device: they are waited for all at once."""
-    copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("cpu", non_blocking=True), results)
-    if device.type == "cuda":
+    on_gpu = device.type == "cuda"
+    copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("cpu", non_blocking=on_gpu), results)
+    if on_gpu:
         torch.cuda.current_stream(device).synchronize()
     return copies

@@ -1,6 +1,7 @@
 """A round of several runs that share an engine: all their clients are trained at once."""
 
 import time
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,9 +73,13 @@ def play_together(runs: Sequence["Federation"]) -> list[Record | Diverged]:
     ]
 
 
-def names_of(rounds: Sequence[tuple["Federation", int]]) -> list[tuple[int, int]]:
-    """A run that kept itself would not be freed when it is forgotten, nor its memory on a GPU."""
-    return [(id(run), number) for run, number in rounds]
+def names_of(rounds: Sequence[tuple["Federation", int]]) -> list[tuple]:
+    """What a plan is for: these rounds of these runs, as they are set up now.
+
+    By weak references: a run that kept itself would not be freed when it is forgotten, nor its memory on a GPU; and
+    another may come to lie where a forgotten one was.
+    """
+    return [(weakref.ref(run), number, run.config) for run, number in rounds]
 
 
 def plan_rounds(coming: Sequence[tuple["Federation", int]]) -> tuple[list[Agenda], Any]:

@@ -2,7 +2,7 @@
 
 A step is split in three (tracing.py): what depends on the context alone is computed when a run of steps begins; what
 depends on it and on the samples, such as the answers of a teacher, for several steps ahead; only the rest in each step.
-And that forks in two (forking.py): most weights are updated beside the rest of the backward pass.
+And that forks (forking.py): most weights are updated beside the rest of the backward pass.
 
 To look ahead, a GPU needs no clients, only batches: these lie in slots, as many as keep it busy, those of a step's
 clients in turn and one step after the other, whether or not the steps train equally many clients.
@@ -121,7 +121,7 @@ Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], f
 
 @dataclass
 class Compiler:
-    """Makes steps out of two functions, which change the buffers in place."""
+    """Makes steps out of two functions, which change the buffers in place; and tests of models."""
 
     gather: Callable[[OwnBatch, Tensor], None]  # the samples of a plan [slot, what, sample], into the batches
     step: Callable[[Buffers], None]
@@ -132,6 +132,7 @@ class Compiler:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
         self.for_one: dict[int, Split] = {}  # likewise
         self.pool = pool_on(self.device)
+        self.sides = [urgent_stream_on(self.device) for _ in range(2)]  # shared by all steps: each keeps freed memory
 
     def foresight(self, buffers: Buffers) -> Foresight:
         """For the slots of these buffers."""
@@ -280,7 +281,7 @@ class Compiler:
         fork = forked(module) if most_forks else None
         if not fork:
             return compile(module)
-        trunk, early, side = compile(fork.trunk), compile(fork.branches[0]), urgent_stream_on(self.device)
+        trunk, early, side = compile(fork.trunk), compile(fork.branches[0]), self.sides[most_forks - 1]
         late = self.in_branches(fork.branches[1], compile, most_forks - 1)
 
         def step(*tensors: Tensor) -> None:

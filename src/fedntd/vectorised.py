@@ -33,6 +33,7 @@ from fedntd.data.device import DevicePart
 from fedntd.devices import sent
 from fedntd.engines import Task, Trained, on_each_leaf
 from fedntd.errors import require
+from fedntd.forking import apart
 from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
@@ -132,7 +133,8 @@ class Vectorised:
         measured = self.measure(buffers.w, ctx, [task.plan for task in tasks])
         result = Result(buffers.w, chunk.steps, buffers.loss / chunk.steps, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
-        own = tree.map(torch.clone, own)  # it may be the trained weights themselves, which the next chunk overwrites
+        # they may be the trained weights themselves, which the next chunk overwrites
+        up, own = (tree.map(lambda leaf: apart([leaf], tree.leaves(buffers.w))[0], part) for part in (up, own))
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = self.counts_of(buffers.w)
