@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounter
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, forking, steps, tracing, tree, vectorised
 from fedntd.config import from_table
 from fedntd.data.augment import Augment
-from fedntd.data.dataset import from_tensors
+from fedntd.data.dataset import Part, from_tensors
 from fedntd.engines import Sequential
 from fedntd.graphs import Captured
 from fedntd.record import Record
@@ -300,6 +300,33 @@ def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
     assert len(kept[0].ahead_shapes) > 0
     for name, leaf in plain.state.w.items():
         assert torch.equal(run.state.w[name], leaf)
+
+
+@pytest.mark.parametrize(
+    ("samples", "norm", "sizes", "masked"),
+    [
+        (6, False, [6], False),
+        (14, False, [7, 7], False),
+        (15, False, [5, 5, 5], False),  # as even as can be: not 7, 7 and one
+        (17, False, [6, 6, 6], True),
+        (17, True, [7, 7, 7], True),  # as in the loop
+        (14, True, [7, 7], False),
+    ],
+)
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_what_is_tested_together_on_a_gpu(
+    samples: int, norm: bool, sizes: list[int], masked: bool, blobs: Dataset, make_config: MakeConfig
+):
+    net = nn.Sequential(nn.Linear(2, 4), *[nn.BatchNorm1d(4)] * norm, nn.ReLU(), nn.Linear(4, 3))
+    some = torch.linspace(0, len(blobs.test.y) - 1, samples).long()  # of all classes
+    few = replace(blobs, test=Part(blobs.test.x[some], blobs.test.y[some]))
+    engine = Federation(make_config(engine="vectorised"), few, net).engine
+    assert isinstance(engine, Vectorised)
+    plan = engine.test_plan()
+    assert [len(places) for places, *_ in plan] == sizes
+    assert {len(batch) for batch in plan} == {1 + masked}
+    real = [places[mask[0]] if mask else places for places, *mask in plan]
+    assert torch.cat(real).tolist() == list(range(samples))
 
 
 @pytest.mark.parametrize("name", ["fedntd", "scaffold"])

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from fedntd.collector import collector_paused
-
-T = TypeVar("T")
 
 
 def pool_on(device: torch.device) -> Any:
@@ -37,8 +35,8 @@ def side_by_side(plain: Callable[[], Any], urgent: Callable[[], Any], stream: to
         torch.cuda.current_stream().wait_stream(stream)
 
 
-def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A CUDA graph of what `function` does, and what it returns: tensors that each replay fills anew."""
+def graph_of(function: Callable[[], Any], pool: Any) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of what `function` does."""
     warm_up = torch.cuda.Stream()
     warm_up.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(warm_up):
@@ -48,8 +46,8 @@ def graph_of(function: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph
     graph = torch.cuda.CUDAGraph()
     # to destroy a graph spoils the capture of another, and the collector may come across a forgotten one at any time
     with collector_paused(), torch.cuda.graph(graph, pool=pool):
-        result = function()
-    return graph, result
+        function()
+    return graph
 
 
 @dataclass(frozen=True)
@@ -69,4 +67,4 @@ class Captured:
 
 @torch.no_grad()
 def captured(function: Callable[[], Any], pool: Any) -> Captured:
-    return Captured(function, graph_of(function, pool)[0] if pool else None)
+    return Captured(function, graph_of(function, pool) if pool else None)

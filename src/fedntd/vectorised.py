@@ -291,19 +291,23 @@ class Vectorised:
         batches = in_batches(len(self.test_part), self.test_batch)
         return summed([self.count_batch(w, self.test_part.plain(places)) for places in batches])
 
-    def count_planned(self, w: Weights, places: Tensor, real: Tensor) -> Counts:
+    def count_planned(self, w: Weights, places: Tensor, real: Tensor | None = None) -> Counts:
         return self.count_batch(w, self.test_part.plain(places)._replace(mask=real))
 
     def count_batch(self, w: Weights, batch: Batch) -> Counts:
         """Several models on samples that they share."""
         return vmap(lambda one: count_batch(self.model, one, batch, self.classes))(w)
 
-    def test_plan(self) -> list[tuple[Tensor, Tensor]]:
-        """The whole test part in batches of one size, since each would be compiled: places, and which are real."""
+    def test_plan(self) -> list[tuple[Tensor, ...]]:
+        """The whole test part in batches of one size, since each size would be compiled: places, and, unless all are,
+        which are real."""
         samples = len(self.test_part)
-        size = min(self.test_batch, samples)
-        places = torch.arange(-(-samples // size) * size, device=self.test_part.device)
-        return list(zip(places.clamp(max=samples - 1).split(size), (places < samples).split(size), strict=True))
+        batches = -(-samples // self.test_batch)
+        # BatchNorm sees the batches that it sees in the loop
+        size = min(self.test_batch, samples) if self.model.masked else -(-samples // batches)
+        places = torch.arange(batches * size, device=self.test_part.device)
+        columns = [places.clamp(max=samples - 1), places < samples][: 1 if len(places) == samples else 2]
+        return list(zip(*(column.split(size) for column in columns), strict=True))
 
     @torch.no_grad()
     def count_own(self, w: Weights, owned: list[NDArray[np.int64]]) -> Counts:

@@ -254,11 +254,11 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Let students take the steps that a GPU captures, without CUDA graphs; here is one entry for each of these."""
     captures = []
 
-    def graph_of(function: Callable[[], None], pool: object) -> tuple[SimpleNamespace, None]:
+    def graph_of(function: Callable[[], None], pool: object) -> SimpleNamespace:
         captures.append(None)
         for _ in range(2):  # to warm up
             function()
-        return SimpleNamespace(replay=function), None
+        return SimpleNamespace(replay=function)
 
     monkeypatch.setattr("fedntd.algorithms.ensemble.pool_on", lambda device: "a pool")
     monkeypatch.setattr("fedntd.graphs.graph_of", graph_of)
@@ -305,8 +305,8 @@ def test_what_a_graph_was_captured_from_is_kept(monkeypatch: pytest.MonkeyPatch,
         steps.append(weakref.ref(step))
         return step
 
-    def graph_of(function: Callable[[], None], pool: object) -> tuple[SimpleNamespace, None]:
-        return SimpleNamespace(replay=lambda: None), None
+    def graph_of(function: Callable[[], None], pool: object) -> SimpleNamespace:
+        return SimpleNamespace(replay=lambda: None)
 
     monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", compiled)
     monkeypatch.setattr("fedntd.graphs.graph_of", graph_of)
