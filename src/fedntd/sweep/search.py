@@ -1,8 +1,9 @@
 """`[search]`: Optuna chooses the values, the runs are ordinary runs, and the study is a SQLite file beside them."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -143,7 +144,8 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
                 for number in range(done, min(done + settings.batch, trials)):
                     study.sampler = sampler_of(settings, number)
                     batch.append(make_trial(study.ask(space), settings, asked, out, there))
-                play(study, batch, settings)
+                with redirect_stdout(sys.stderr):  # the answer alone goes there, not what a method prints
+                    play(study, batch, settings)
         except KeyboardInterrupt:
             stderr.print(escape(f"interrupted; go on with: {same_command()}"), soft_wrap=True)
             return 130
