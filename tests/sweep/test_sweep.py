@@ -53,6 +53,20 @@ def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, t
     assert json.loads(out) == [["fedavg,seed=0", "fedavg,seed=1"], ["fedntd,seed=0", "fedntd,seed=1"]]
 
 
+@pytest.mark.parametrize("rest", [GRID, "[search]\ntrials = 1\n[search.keys]\noptimiser.lr = [0.1]"])
+def test_a_plan_tells_of_a_run_that_fails(rest: str, write: Write, command: Command, tmp_path: Path):
+    if "search" in rest:
+        pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'fedntd[sweep]'")
+    write(rest.replace("fedavg", "tiny:Buggy"), settings='algorithm.name = "tiny:Buggy"')
+    code, out, _ = command("sweep", "sweep.toml", "--dry-run")
+    assert code == 0
+    assert re.search(
+        r"a (run of group 1|trial) failed when it was tried: ZeroDivisionError: a bug of the method \(tiny.py", out
+    )
+    assert "nothing was written" in out
+    assert not (tmp_path / "runs").exists()
+
+
 def test_the_time_left_is_told_by_the_rounds_after_the_first(monkeypatch: pytest.MonkeyPatch):
     """A minute until the first round, in which a GPU compiles; then a second for each."""
     board = Board({name: Row(name, 100) for name in ("a", "b")}, started=0.0)

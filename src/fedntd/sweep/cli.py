@@ -181,6 +181,10 @@ def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Se
     with stderr.status("measuring a few rounds"):
         estimates = estimate(mine)
     stdout.print(show.plan_table(mine, [told(one) for one in estimates]))
+    for number, one in enumerate(estimates, start=1):
+        if one.failure:
+            told_why = f"[red]a run of group {number} failed when it was tried:[/] {escape(one.failure)}"
+            stdout.print(told_why, soft_wrap=True, highlight=False)
     total = show.duration(sum(one.seconds for one in estimates))
     stdout.print(f"about {total} on one device, one group after the other; nothing was written")
 

@@ -159,6 +159,9 @@ def tell_cost(example: Config, seeds: Sequence[int], batch: int, trials: int) ->
     together = [Job("", replace(example, seed=seed), Path()) for _ in range(batch) for seed in seeds]
     with stderr.status("measuring a few rounds"):
         (one,) = estimate([together])
+    if one.failure:
+        told_why = f"[red]a trial failed when it was tried:[/] {escape(one.failure)}"
+        stdout.print(told_why, soft_wrap=True, highlight=False)
     time, memory = told(one._replace(seconds=one.seconds * trials / batch))
     stdout.print(f"about {time} and {memory} if no trial is stopped; nothing was written", highlight=False)
 
