@@ -160,6 +160,11 @@ class TestPage:
         assert [row[1:3] for row in rows if row[0].strip() == "fedavg"] == [["2", "50.00 ± 14.14"]]
         assert embedded(tmp_path / "x.html")["curves"][0]["accuracy"] == [[1], [0.5], [pytest.approx(0.02**0.5)]]
 
+    def test_local_models_that_were_not_measured_have_no_chart(self, page, tmp_path):
+        without = write_report(methods_by_partitions(tmp_path), tmp_path / "x.html")
+        charts = [file.read_text(encoding="utf-8").count('data-measure="in_local"') for file in (page, without)]
+        assert charts == [1, 0]
+
     def test_what_failed_at_once_is_in_the_tables_alone(self, tmp_path):
         """Also where its group, of the other seeds, is a line of the charts."""
         runs = [exact_run(tmp_path / str(seed), [0.5], seed=seed) for seed in (0, 1)]

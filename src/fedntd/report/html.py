@@ -80,6 +80,7 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         panels=[{"label": told[id(run)], "path": run.path} for run in panels],
         curves=curves,
         curve_of=curve_of,
+        local_measured=any(curve.values("in_local")[0] for curve in curves),
         left_out=len(groups) - len(charts.best_groups(groups)),
         many=many,
         several=any(len(g.runs) > 1 for g in groups),
