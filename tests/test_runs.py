@@ -1,6 +1,7 @@
 """Run folders as others see them."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,8 +36,34 @@ def test_columns_are_those_of_the_records(tmp_path: Path, blobs: Dataset, tiny_n
     file.write_text("".join(json.dumps(json.loads(line), separators=(",", ":")) + "\n" for line in whole.splitlines()))
     assert read_run(tmp_path / "run").columns == wanted
     file.write_text(whole.replace('"accuracy": ', '"accuracy": x', 1))
-    with pytest.raises(FedntdError, match=r"records\.jsonl, line 1, is not a record"):
+    with pytest.raises(FedntdError, match=r"records\.jsonl, line 1, is not a record: .*; put a copy back"):
         _ = read_run(tmp_path / "run").columns
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda file: file.write_bytes(b"\xff\xfe\n\n"), "cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        (lambda file: (file.unlink(), file.mkdir()), "cannot be read: .*Is a directory"),
+        (lambda file: file.write_text(re.sub('("accuracy": )[^,]*', r"\1null", file.read_text())), "is no number"),
+    ],
+)
+def test_damaged_records_are_one_sentence(
+    damage: Callable[[Path], object],
+    sentence: str,
+    tmp_path: Path,
+    blobs: Dataset,
+    tiny_net: Net,
+    make_config: MakeConfig,
+):
+    list(federate(make_config(), blobs, tiny_net(), out=tmp_path / "run"))
+    damage(tmp_path / "run/records.jsonl")
+    told = rf"records\.jsonl.*{sentence}.*; put a copy back, or leave out this run"
+    with pytest.raises(FedntdError, match=told):
+        _ = read_run(tmp_path / "run").columns
+    if "number" not in sentence:
+        with pytest.raises(FedntdError, match=told):
+            _ = read_run(tmp_path / "run").records
 
 
 def test_a_finished_run_has_all_its_rounds(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

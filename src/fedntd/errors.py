@@ -31,9 +31,12 @@ def did_you_mean(word: str, valid: Iterable[str]) -> str:
     """
     >>> did_you_mean("fedavgg", ["fedavg", "fedntd"])
     "did you mean 'fedavg'? (valid: fedavg, fedntd)"
+    >>> did_you_mean("lr", ["seed", "optimiser.lr"])  # as tables and folders name it
+    "did you mean 'optimiser.lr'? (valid: seed, optimiser.lr)"
     """
     valid = list(valid)
-    nearest = difflib.get_close_matches(word, valid, n=1, cutoff=0.4)
+    nearest = [one for one in valid if one.endswith(f".{word}")]
+    nearest = nearest or difflib.get_close_matches(word, valid, n=1, cutoff=0.4)
     listing = ", ".join(valid)
     return f"did you mean '{nearest[0]}'? (valid: {listing})" if nearest else f"valid: {listing}"
 

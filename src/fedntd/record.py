@@ -276,7 +276,10 @@ def read_records(file: Path) -> list[Record]:
     """The complete records; a last line cut short by a kill is not one."""
     if not file.exists():
         return []
-    *lines, _ = file.read_text(encoding="utf-8").split("\n")
+    try:
+        *lines, _ = file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedntdError(f"{file} cannot be read: {error}") from error
     with suppress(ValueError, TypeError, AttributeError):  # all at once takes half the time of line by line
         return [as_record(values) for values in json.loads(f"[{','.join(lines)}]")]
     records = []

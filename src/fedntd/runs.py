@@ -17,9 +17,11 @@ from filelock import FileLock, Timeout
 from fedntd import config as configs
 from fedntd.collector import collector_paused
 from fedntd.config import Config
-from fedntd.errors import require
+from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.record import Record, read_config, read_records
+
+OR_WITHOUT = "put a copy back, or leave out this run"
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,14 @@ class Run:
 
     @cached_property
     def records(self) -> list[Record]:
-        records = read_records(self.path / "records.jsonl")
+        records = looked_at(read_records, self.path / "records.jsonl")
         self.require_all(len(records))
         return records
 
     @cached_property
     def columns(self) -> dict[str, list[float]]:
         """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
-        columns = read_columns(self.path / "records.jsonl")
+        columns = looked_at(read_columns, self.path / "records.jsonl")
         self.require_all(len(columns["accuracy"]))
         return columns
 
@@ -58,8 +60,7 @@ class Run:
         planned = self.config.federation.rounds
         require(
             self.status != "finished" or rounds >= planned,
-            f"{self.path}/records.jsonl has {rounds} of the {planned} rounds that the run has finished; "
-            f"put a copy back, or leave out this run",
+            f"{self.path}/records.jsonl has {rounds} of the {planned} rounds that the run has finished; {OR_WITHOUT}",
         )
 
     @property
@@ -71,9 +72,9 @@ class Run:
     def starts(self) -> list[dict[str, Any]]:
         """Where and when it was begun, and gone on with."""
         file = self.path / "environment.json"
-        entries = read_json(file)
+        entries = looked_at(read_json, file)
         whole = isinstance(entries, list) and bool(entries) and isinstance(entries[-1], dict)
-        require(whole, f"{file} is damaged: it has no entry; put a copy back, or leave out this run")
+        require(whole, f"{file} is damaged: it has no entry; {OR_WITHOUT}")
         return entries
 
     @property
@@ -126,17 +127,25 @@ def read_run(path: Path) -> Run:
     status = table_with(("status", "reason"), path / "status.json")
     return Run(
         path=path,
-        config=read_config(path),
+        config=looked_at(read_config, path),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
     )
 
 
 def table_with(keys: Sequence[str], file: Path) -> dict[str, Any]:
-    found = read_json(file)
+    found = looked_at(read_json, file)
     whole = isinstance(found, dict) and found.keys() >= set(keys)
-    require(whole, f"{file} is damaged: it has no {' and '.join(keys)}; put a copy back, or leave out this run")
+    require(whole, f"{file} is damaged: it has no {' and '.join(keys)}; {OR_WITHOUT}")
     return found
+
+
+def looked_at(reader: Callable[[Path], Any], path: Path) -> Any:
+    """What is read for a table or a report, which can do without a run that is damaged, if its owner says so."""
+    try:
+        return reader(path)
+    except FedntdError as error:
+        raise FedntdError(f"{error}; {OR_WITHOUT}") from error
 
 
 def is_locked(path: Path, name: str = ".lock") -> bool:
@@ -163,14 +172,20 @@ COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
 
 def read_columns(file: Path) -> dict[str, list[float]]:
     """Some measures of all rounds, picked out of the lines: whole records of a thousand runs would take seconds."""
-    content = file.read_bytes() if file.exists() else b""
+    try:
+        content = file.read_bytes() if file.exists() else b""
+    except OSError as error:
+        raise FedntdError(f"{file} cannot be read: {error.strerror}") from error
     found = a_line().findall(content)
     if len(found) == content.count(b"\n"):
         values = zip(*found, strict=True) if found else [()] * len(COLUMNS)
         with suppress(ValueError):
             return {name: [*map(kind, column)] for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
     records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
-    return {name: [getattr(record, name) for record in records] for name in COLUMNS}
+    columns = {name: [getattr(record, name) for record in records] for name in COLUMNS}
+    for name, column in columns.items():
+        require(all(isinstance(value, int | float) for value in column), f"{file} is damaged: a {name} is no number")
+    return columns
 
 
 @cache

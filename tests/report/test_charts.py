@@ -1,7 +1,7 @@
 import pytest
 from make_runs import exact_run, methods_by_partitions, plain_record, settings, write_run
 
-from fedntd.report.charts import curves
+from fedntd.report.charts import MOST_CURVES, curves
 
 
 def test_a_group_is_one_line_and_its_failed_run_another(tmp_path):
@@ -14,6 +14,16 @@ def test_a_group_is_one_line_and_its_failed_run_another(tmp_path):
     assert values == pytest.approx([0.2, 0.2])
     assert std == pytest.approx([0, 0.02**0.5])
     assert failed.values("accuracy")[2] is None
+
+
+def test_what_failed_at_once_takes_no_place_from_what_has_finished(tmp_path):
+    """Neither a line that is nowhere, nor the place of one of the best groups, of which a chart shows only so many."""
+    at_once = [exact_run(tmp_path / f"f{i}", [], status="failed", rounds=2, seed=i) for i in range(3)]
+    late = [exact_run(tmp_path / f"l{i}", [0.1], status="failed", rounds=2, seed=i) for i in range(3, 7)]
+    finished = [exact_run(tmp_path / f"{i}", [0.5, 0.6], optimiser__lr=1.0 + i) for i in range(MOST_CURVES - 1)]
+    drawn = curves([*at_once, *late, *finished])
+    assert [curve.runs[0].name for curve in drawn] == ["l3", *(run.name for run in finished)]
+    assert [curve.runs for curve in curves(at_once)] == [[run] for run in at_once]  # rather than nothing
 
 
 def test_values_only_where_measured(tmp_path):

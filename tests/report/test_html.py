@@ -1,3 +1,5 @@
+import base64
+import io
 import json
 import os
 import re
@@ -11,12 +13,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from make_runs import make_run, plain_record, settings, write_run
+from make_runs import exact_run, make_run, methods_by_partitions, plain_record, settings, write_run
+from PIL import Image
 
 from fedntd.errors import FedntdError
 from fedntd.report.charts import curves
-from fedntd.report.html import facts, size, write_report
+from fedntd.report.html import View, facts, size, write_report
 from fedntd.runs import Run
 
 NASTY = "</script><img src=x onerror='window.broken=1'>"
@@ -155,6 +159,22 @@ class TestPage:
         rows = Reader(write_report(runs, tmp_path / "x.html")).rows
         assert [row[1:3] for row in rows if row[0].strip() == "fedavg"] == [["2", "50.00 ± 14.14"]]
         assert embedded(tmp_path / "x.html")["curves"][0]["accuracy"] == [[1], [0.5], [pytest.approx(0.02**0.5)]]
+
+    def test_local_models_that_were_not_measured_have_no_chart(self, page, tmp_path):
+        without = write_report(methods_by_partitions(tmp_path), tmp_path / "x.html")
+        charts = [file.read_text(encoding="utf-8").count('data-measure="in_local"') for file in (page, without)]
+        assert charts == [1, 0]
+
+    def test_what_failed_at_once_is_in_the_tables_alone(self, tmp_path):
+        """Also where its group, of the other seeds, is a line of the charts."""
+        runs = [exact_run(tmp_path / str(seed), [0.5], seed=seed) for seed in (0, 1)]
+        runs.append(exact_run(tmp_path / "failed", [], seed=2, status="failed", reason=REASON))
+        for by in ((), ("algorithm.name",)):
+            file = write_report(runs, tmp_path / "x.html", view=View(by=by))
+            assert [curve["label"] for curve in embedded(file)["curves"]] == ["fedavg"]
+            assert len(embedded(file)["classAccuracy"]) == 2
+            (row,) = [row for row in Reader(file).rows if row[0].startswith("fedavg seed=2") and len(row) == 8]
+            assert row[1:] == ["–", "–", "–", "–", "–", "0/1", "–"]
 
 
 class TestWriting:
@@ -361,6 +381,26 @@ class TestInTheBrowser:
         top = browser.run(f"{chart}.querySelector('path.band').getBBox().y")
         highest = browser.run(f"Math.min(...[...{chart}.querySelectorAll('path.grid')].map((g) => g.getBBox().y))")
         assert top >= highest - 0.1
+
+    @pytest.mark.parametrize("above", [0.25, 0.5])
+    def test_lines_of_a_table_go_through_the_column_that_stays_in_sight(self, above, browser, tmp_path):
+        """The background of that column must not hide the lines between rows, wherever in a pixel they are."""
+        browser.open(write_report(methods_by_partitions(tmp_path), tmp_path / "x.html"), width=400)
+        browser.run(f"document.body.style.paddingTop = '{above}px'")
+        browser.run("document.querySelectorAll('table')[1].scrollIntoView({block: 'center'})")
+        rows = browser.run(
+            """[...document.querySelectorAll("table")[1].tBodies[0].rows].map((row) => {
+              const at = row.getBoundingClientRect();
+              return [at.left, row.cells[1].getBoundingClientRect().left, at.top];
+            })"""
+        )
+        png = base64.b64decode(browser.send("Page.captureScreenshot")["data"])
+        shot = np.asarray(Image.open(io.BytesIO(png)).convert("L"))
+        assert len(rows) == 4
+        for first, second, top in rows:
+            lines = [shot[round(top) - 2 : round(top) + 3, round(left) + 4] for left in (first, second)]
+            assert lines[0].tolist() == lines[1].tolist()
+            assert lines[0].min() < 240
 
     def test_heat_map_has_the_colours_of_the_data(self, browser, tmp_path):
         records = [plain_record(1, 0.5, class_accuracy=[0.0, 1.0]), plain_record(2, 0.5, class_accuracy=[0.5, 0.0])]

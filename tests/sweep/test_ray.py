@@ -85,7 +85,7 @@ def test_an_interrupt_is_no_failure(write: Write, start: Start, tmp_path: Path):
     said, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "interrupted: 0 of 2 runs finished, 2 to go" in said
-    assert err == "sweep: 2 runs, 200 rounds to go, in out\n"
+    assert err == "sweep: 2 runs, in 1 group, 200 rounds to go, in out\n"
     assert "failed" not in statuses(tmp_path / "out").values()
 
 

@@ -46,11 +46,25 @@ def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, t
     write(GRID, head="seeds = [0, 1]")
     code, out, err = command("sweep", "sweep.toml", "--dry-run")
     assert code == 0
-    assert "sweep: 4 runs, 12 rounds to go, in runs/sweep" in err
+    assert "sweep: 4 runs, in 2 groups, 12 rounds to go, in runs/sweep" in err
     assert re.search(r"fedavg,seed=0 …( fedavg,seed=1)? +2 +– +6 +[\d.]+ (s|min) +[\d.]+ GB", out)
     assert not (tmp_path / "runs").exists()
     code, out, _ = command("sweep", "sweep.toml", "--dry-run", "--json")
     assert json.loads(out) == [["fedavg,seed=0", "fedavg,seed=1"], ["fedntd,seed=0", "fedntd,seed=1"]]
+
+
+@pytest.mark.parametrize("rest", [GRID, "[search]\ntrials = 1\n[search.keys]\noptimiser.lr = [0.1]"])
+def test_a_plan_tells_of_a_run_that_fails(rest: str, write: Write, command: Command, tmp_path: Path):
+    if "search" in rest:
+        pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'fedntd[sweep]'")
+    write(rest.replace("fedavg", "tiny:Buggy"), settings='algorithm.name = "tiny:Buggy"')
+    code, out, _ = command("sweep", "sweep.toml", "--dry-run")
+    assert code == 0
+    assert re.search(
+        r"a (run of group 1|trial) failed when it was tried: ZeroDivisionError: a bug of the method \(tiny.py", out
+    )
+    assert "nothing was written" in out
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_time_left_is_told_by_the_rounds_after_the_first(monkeypatch: pytest.MonkeyPatch):
@@ -166,7 +180,7 @@ def test_a_longer_sweep_keeps_what_is_there(write: Write, command: Command, tmp_
     code, out, err = command("sweep", "sweep.toml", "-o", "out")
     assert code == 0
     assert "4 of 4 runs finished (2 of them before)" in out
-    assert "4 runs, 2 of them finished, 6 rounds to go" in err
+    assert "4 runs, 2 of them finished, in 2 groups, 6 rounds to go" in err
     assert sorted(results(tmp_path / "out")) == ["fedavg", "fedavg,seed=1", "fedntd", "fedntd,seed=1"]
 
 
@@ -259,6 +273,30 @@ def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start:
     assert first.returncode == 130
 
 
+def test_a_folder_that_is_a_file(write: Write, command: Command, tmp_path: Path):
+    write(GRID)
+    (tmp_path / "out").write_text("mine")
+    for out, sentence in (
+        ("out", "out is a file, not a folder; choose another --out"),
+        ("out/a", "out/a cannot be written to: Not a directory; choose another --out"),
+    ):
+        code, _, err = command("sweep", "sweep.toml", "-o", out)
+        assert code == 2
+        assert err.endswith(f"error: {sentence}\n")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+@pytest.mark.parametrize("rest", ["", "[search]\ntrials = 1\n[search.keys]\noptimiser.lr = [0.1]"])
+def test_what_a_method_prints_does_not_come_between_the_answer(rest: str, write: Write, command: Command):
+    if rest:
+        pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'fedntd[sweep]'")
+    write(rest, settings='algorithm.name = "tiny:Talkative"\nfederation.rounds = 1')
+    code, out, err = command("sweep", "sweep.toml", "-o", "out", "--json")
+    assert code == 0, err
+    assert json.loads(out)
+    assert "here I am" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -269,6 +307,10 @@ def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start:
         (("sweep", "sweep.toml", "--part", "3/2"), "--part takes I/N"),
         (("sweep", "sweep.toml", "--workers", "-1"), "--workers must be at least 0"),
         (("sweep", "sweep.toml", "--set", "data.name=cifar10"), "fedntd data get cifar10"),
+        (
+            ("sweep", "sweep.toml", "--set", "optimiser.lr=[0.1, 0.2]"),
+            "optimiser.lr must be of type float, not [0.1, 0.2]; a list of values to try goes into [grid]",
+        ),
         (("sweep", "sweep.toml", "--set", "device=cuda:99"), "device = 'cuda:99' cannot be used here"),
     ],
 )

@@ -60,6 +60,15 @@ class Buggy(FedAvg):
         raise ZeroDivisionError("a bug of the method")
 
 
+@dataclass(frozen=True)
+class Talkative(FedAvg):
+    """Prints, as people do who look for a mistake."""
+
+    def aggregate(self, w_g, server, up, p, fraction):
+        print("here I am")
+        return super().aggregate(w_g, server, up, p, fraction)
+
+
 BASE = """
 device = "cpu"
 workers = 1

@@ -45,7 +45,9 @@ def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] 
             lines.append((g.label, g.finished, g))
         if not (by and g.finished):
             lines += [(told[id(run)], [run], g) for run in g.runs if run.status != "finished"]
-    lines = lines[:MOST_CURVES]
+    lines = [line for line in lines if line[1][0].rounds] or lines  # what failed at once has nothing to draw
+    finished_first = sorted(range(len(lines)), key=lambda i: lines[i][1][0].status != "finished")
+    lines = [lines[i] for i in sorted(finished_first[:MOST_CURVES])]
     methods = list(dict.fromkeys(g.method for *_, g in lines))
     facets = list(dict.fromkeys(g.facet for *_, g in lines))
     drawn = []

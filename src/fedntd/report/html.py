@@ -66,7 +66,8 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
     extras = statistics.extras(runs, view.baseline, view.target)
     headings = compare.headings(extras)
     told = dict(zip((id(run) for run in runs), labels, strict=True))
-    panels = [curve.runs[0] for curve in curves] if many else runs
+    curve_of = {run.path: i for i, curve in enumerate(curves) for run in curve.runs}
+    panels = [curve.runs[0] for curve in curves] if many else [run for run in runs if run.path in curve_of]
     differing = summary.differing(runs)
     keys = unique(key for run in runs for key in run.settings)
     environment = jinja2.Environment(
@@ -78,7 +79,8 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         runs=[{"label": label, "path": run.path} for label, run in zip(labels, runs, strict=True)],
         panels=[{"label": told[id(run)], "path": run.path} for run in panels],
         curves=curves,
-        curve_of={run.path: i for i, curve in enumerate(curves) for run in curve.runs},
+        curve_of=curve_of,
+        local_measured=any(curve.values("in_local")[0] for curve in curves),
         left_out=len(groups) - len(charts.best_groups(groups)),
         many=many,
         several=any(len(g.runs) > 1 for g in groups),
@@ -196,7 +198,7 @@ def summary_row(
         cells.append(cell(figure(key, mean), mean, spread, compare.is_best(key, g, best)))
     counted = g.finished or g.runs
     seconds = sum(sum(run.columns["seconds"]) for run in counted) / len(counted)
-    cells += [cell(compare.progress(g), counted[0].rounds), cell(duration(seconds), seconds)]
+    cells += [cell(compare.progress(g), counted[0].rounds), cell(duration(seconds) if seconds else "–", seconds)]
     for extra in extras:
         first, _, rest = extra.text(g).partition("\n")
         value = next((v for v in extra.values(g).values() if isinstance(v, float)), None)

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -140,6 +140,7 @@ def check(planned: Sequence[Job], here: bool = True) -> None:
 def working_in(out: Path, file: Path, alone: bool = True) -> Iterator[None]:
     """The sweep's folder, with a copy of its file. No two sweeps work in one folder, unless each has its part of it."""
     lock = FileLock(out / ".sweep-lock")
+    require(not out.is_file(), f"{out} is a file, not a folder; choose another --out")
     try:
         out.mkdir(parents=True, exist_ok=True)
         require(not (out / "config.toml").exists(), f"{out} is the folder of a single run; choose another --out")
@@ -150,7 +151,7 @@ def working_in(out: Path, file: Path, alone: bool = True) -> Iterator[None]:
     except Timeout:
         raise FedntdError(f"another sweep is working on {out}; wait for it or choose another --out") from None
     except OSError as error:
-        raise FedntdError(f"{out} cannot be written to: {error.strerror}") from error
+        raise FedntdError(f"{out} cannot be written to: {error.strerror}; choose another --out") from error
     try:
         yield
     finally:
@@ -169,8 +170,8 @@ def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Se
     finished = sum(job.status == "finished" for group in mine for job in group)
     kept = f", {finished} of them finished" if finished else ""
     stderr.print(
-        f"[bold]{escape(asked.name)}[/]: {count(runs, 'run')}{same}{kept}, {count(rounds, 'round')} to go, "
-        f"in {escape(str(out))}",
+        f"[bold]{escape(asked.name)}[/]: {count(runs, 'run')}{same}{kept}, in {count(len(mine), 'group')}, "
+        f"{count(rounds, 'round')} to go, in {escape(str(out))}",
         soft_wrap=True,
     )
     if not measure:
@@ -180,6 +181,10 @@ def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Se
     with stderr.status("measuring a few rounds"):
         estimates = estimate(mine)
     stdout.print(show.plan_table(mine, [told(one) for one in estimates]))
+    for number, one in enumerate(estimates, start=1):
+        if one.failure:
+            told_why = f"[red]a run of group {number} failed when it was tried:[/] {escape(one.failure)}"
+            stdout.print(told_why, soft_wrap=True, highlight=False)
     total = show.duration(sum(one.seconds for one in estimates))
     stdout.print(f"about {total} on one device, one group after the other; nothing was written")
 
@@ -188,7 +193,8 @@ def carry_out(events: Generator[execute.Event], board: show.Board, out: Path, as
     """Train, tell how it went; the exit code."""
     interrupted = False
     try:
-        with closing(events):
+        # what methods and Ray print meanwhile must not come between the lines of the answer
+        with redirect_stdout(sys.stderr), closing(events):
             show.follow(events, board, stderr)
     except KeyboardInterrupt:
         interrupted = True

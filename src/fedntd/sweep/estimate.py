@@ -12,6 +12,7 @@ import torch
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError
 from fedntd.report.wording import duration
+from fedntd.sweep.execute import reason_of
 from fedntd.sweep.plan import Job
 from fedntd.sweep.show import rounds_left
 from fedntd.together import federate_together
@@ -24,6 +25,7 @@ class Estimate(NamedTuple):
     seconds: float
     bytes: int  # of the device at most; on a CPU, of the process
     measured: bool
+    failure: str = ""  # why a run failed that was tried
 
 
 def estimate(groups: Sequence[Sequence[Job]]) -> list[Estimate]:
@@ -39,14 +41,14 @@ def estimate(groups: Sequence[Sequence[Job]]) -> list[Estimate]:
             pace = sum(paces) / len(paces)
             estimates.append(Estimate(pace * rounds_left(left), max(e.bytes for e in estimates), False))
         else:
-            first, pace, memory = measure(left)
-            paces.append(pace)
-            estimates.append(Estimate(first + pace * rounds_left(left), memory, True))
+            first, pace, memory, failure = measure(left)
+            paces += [pace] if pace else []
+            estimates.append(Estimate(first + pace * rounds_left(left), memory, True, failure))
     return estimates
 
 
-def measure(group: Sequence[Job]) -> tuple[float, float, int]:
-    """Seconds before the second round, seconds that a round of one run takes, and memory.
+def measure(group: Sequence[Job]) -> tuple[float, float, int, str]:
+    """Seconds before the second round, seconds that a round of one run takes, memory, and why a run failed.
 
     On a GPU all runs of the group are tried, since together they are faster than one by one; on a CPU one of them."""
     device = choose_device(group[0].config)
@@ -58,15 +60,21 @@ def measure(group: Sequence[Job]) -> tuple[float, float, int]:
         torch.cuda.reset_peak_memory_stats(device)
     started = time.perf_counter()
     arrived = {}
-    for _, got in federate_together(tried, [None] * len(tried)):
-        if not isinstance(got, FedntdError):
-            arrived[got.round] = time.perf_counter()
+    failure = ""
+    try:
+        for _, got in federate_together(tried, [None] * len(tried)):
+            if isinstance(got, FedntdError):
+                failure = failure or str(got)
+            else:
+                arrived[got.round] = time.perf_counter()
+    except Exception as error:  # such as too little memory for all of them, which the sweep itself deals with
+        failure = reason_of(error)
     if not arrived:
-        return time.perf_counter() - started, 0.0, 0
+        return time.perf_counter() - started, 0.0, 0, failure
     last = max(arrived)
     pace = (arrived[last] - arrived[1]) / (last - 1) / len(tried) if last > 1 else arrived[1] - started
     memory = torch.cuda.max_memory_allocated(device) if on_gpu else process_memory()
-    return max(0.0, arrived[1] - started - pace * len(tried)), pace, memory
+    return max(0.0, arrived[1] - started - pace * len(tried)), pace, memory, failure
 
 
 def process_memory() -> int:
@@ -75,5 +83,7 @@ def process_memory() -> int:
 
 
 def told(one: Estimate) -> tuple[str, str]:
+    if one.failure and not one.bytes:
+        return "–", "–"
     sign = "" if one.measured else "≈ "
     return sign + duration(one.seconds), f"{sign}{one.bytes / 1e9:.1f} GB" if one.bytes else "–"

@@ -13,6 +13,7 @@ Whatever is given is combined: each of `runs` with each point of the grid, each 
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
         require(key in KEYS, f"unknown key '{key}' in {file}; {did_you_mean(key, KEYS)}")
     base = with_changes(find_base(table.get("base", {}), file.parent), flatten(section(table, "settings")))
     base = with_settings(base, settings)
-    from_table(base)  # a mistake in the base is not one of each run
+    check_base(base)  # a mistake in the base is not one of each run
     seeds = table.get("seeds", [])
     require(
         isinstance(seeds, list) and all(type(seed) is int for seed in seeds),
@@ -83,6 +84,15 @@ def find_base(source: Any, beside: Path) -> Mapping[str, Any]:
     require(isinstance(source, str), f"base must be a preset, a config file or a table, not {source!r}")
     file = beside / source
     return read(file) if file.is_file() else presets.find_table(source)
+
+
+def check_base(base: Mapping[str, Any]) -> None:
+    try:
+        from_table(base)
+    except FedntdError as error:
+        listed = [key for key, value in flatten(base).items() if isinstance(value, list)]
+        meant = any(str(error).startswith(f"{key} ") for key in listed)
+        raise FedntdError(f"{error}; a list of values to try goes into [grid]" if meant else str(error)) from error
 
 
 def section(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -156,8 +166,12 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
 
 def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
     """What JSON has no word for, such as a date, goes in as text, so that the key's own check tells of it."""
-    told = {key: json.dumps(value, ensure_ascii=False, default=str) for key, value in changes.items()}
-    return with_settings(table, [f"{key}={value}" for key, value in told.items()])
+
+    def told(value: Any) -> str:
+        endless = isinstance(value, float) and not math.isfinite(value)  # TOML writes inf, JSON Infinity
+        return str(value) if endless else json.dumps(value, ensure_ascii=False, default=str)
+
+    return with_settings(table, [f"{key}={told(value)}" for key, value in changes.items()])
 
 
 # --- runs and their names ---------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """`[search]`: Optuna chooses the values, the runs are ordinary runs, and the study is a SQLite file beside them."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -143,7 +144,8 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
                 for number in range(done, min(done + settings.batch, trials)):
                     study.sampler = sampler_of(settings, number)
                     batch.append(make_trial(study.ask(space), settings, asked, out, there))
-                play(study, batch, settings)
+                with redirect_stdout(sys.stderr):  # the answer alone goes there, not what a method prints
+                    play(study, batch, settings)
         except KeyboardInterrupt:
             stderr.print(escape(f"interrupted; go on with: {same_command()}"), soft_wrap=True)
             return 130
@@ -157,6 +159,9 @@ def tell_cost(example: Config, seeds: Sequence[int], batch: int, trials: int) ->
     together = [Job("", replace(example, seed=seed), Path()) for _ in range(batch) for seed in seeds]
     with stderr.status("measuring a few rounds"):
         (one,) = estimate([together])
+    if one.failure:
+        told_why = f"[red]a trial failed when it was tried:[/] {escape(one.failure)}"
+        stdout.print(told_why, soft_wrap=True, highlight=False)
     time, memory = told(one._replace(seconds=one.seconds * trials / batch))
     stdout.print(f"about {time} and {memory} if no trial is stopped; nothing was written", highlight=False)
 
