@@ -148,7 +148,8 @@ def read_result(file: Path) -> Result:
             environment=entry["environment"],
         )
     except (KeyError, TypeError, FedntdError) as error:
-        raise FedntdError(f"{file} is not a ledger file: {error}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise FedntdError(f"{file} is not a ledger file: {why}; `fedntd paper record` writes them") from error
 
 
 def put(file: Path, text: str) -> None:
