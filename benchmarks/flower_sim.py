@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
+os.environ["RAY_ADDRESS"] = "local"  # not a cluster that somebody has started here, and perhaps killed since
 
 import flwr
 import torch
