@@ -7,7 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
 
-.PHONY: run test test-flower format clean
+.PHONY: run test lint pytest test-flower format clean
 
 run: $(VENV)/core
 	@rm -rf $(DEMO)
@@ -16,11 +16,15 @@ run: $(VENV)/core
 	$(BIN)/fedntd compare $(DEMO)/fedavg $(DEMO)/fedntd
 	$(BIN)/fedntd report $(DEMO)/fedavg $(DEMO)/fedntd --out $(DEMO)/report.html
 
+test: lint pytest
+
 # basedpyright is pyright packaged for pip alone, so that no other package index is needed
-test: $(VENV)/test
+lint: $(VENV)/test
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
+
+pytest: $(VENV)/test
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto  # a process for each core: more threads would be in their way
 
 # four modules at a time, on two cores too, since a federation waits for its own processes a lot
