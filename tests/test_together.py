@@ -4,6 +4,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -154,7 +155,7 @@ def test_what_is_planned_for_a_run_is_not_taken_for_one_that_comes_to_lie_where_
     class Run:
         config = make_config()
 
-    forgotten, later = (names_of([(Run(), 2)]) for _ in range(2))  # type: ignore[list-item]
+    forgotten, later = (names_of([(cast("Federation", Run()), 2)]) for _ in range(2))
     assert forgotten != later
 
 

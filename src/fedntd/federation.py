@@ -121,9 +121,9 @@ class Federation:
     def try_out(self, model: Model) -> None:
         """One loss, one upload: what a method, a network or a rule cannot do is told before anything is written."""
         algorithm, name, samples = self.algorithm, self.config.algorithm.name, self.engine.train_part.plain(slice(0, 2))
-        sent, shared = algorithm.send(self.state.w, self.state.server), algorithm.broadcast(self.state.server)
+        w_sent, shared = algorithm.send(self.state.w, self.state.server), algorithm.broadcast(self.state.server)
         lr, momentum = torch.ones((), dtype=self.storage, device=self.device), self.config.optimiser.momentum
-        ctx = Context(sent, shared, self.own(0), lr, momentum, self.class_counts[0])
+        ctx = Context(w_sent, shared, self.own(0), lr, momentum, self.class_counts[0])
         w = tree.map(lambda leaf: leaf.detach().requires_grad_(), self.state.w)
         try:
             with seeded(0):

@@ -37,7 +37,7 @@ from fedntd.tracing import (
 from fedntd.tree import Weights
 
 PLANNED = 2 + len(Draws._fields)  # what a plan says of a sample: its place, whether it is real, how it is augmented
-MOST_SLOTS_FORKED_TWICE = 500  # with more clients than that is for, each layer's gradient fills a GPU by itself
+MOST_SLOTS_FORKED_TWICE = 500  # those of 50 clients; with more, each layer's gradient fills a GPU by itself
 AHEAD = 10  # steps of the whole cohort whose samples are gathered together: enough to fill a GPU, few enough to keep
 
 

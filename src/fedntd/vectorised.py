@@ -134,7 +134,8 @@ class Vectorised:
         result = Result(buffers.w, chunk.steps, buffers.loss / chunk.steps, measured)
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
         # they may be the trained weights themselves, which the next chunk overwrites
-        up, own = (tree.map(lambda leaf: apart([leaf], tree.leaves(buffers.w))[0], part) for part in (up, own))
+        overwritten = tree.leaves(buffers.w)
+        up, own = (tree.map(lambda leaf: apart([leaf], overwritten)[0], part) for part in (up, own))
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = self.counts_of(buffers.w)
