@@ -1,8 +1,9 @@
-"""A step as a trunk and two branches: whichever branch comes first, it is the same step."""
+"""A step as a trunk and branches: whichever branch comes first, it is the same step."""
 
 import math
 from collections.abc import Callable
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -74,6 +75,68 @@ def test_most_weights_are_updated_beside_the_rest_of_the_backward_pass():
     fork.branches[0](first, last, X, *shared)
     assert torch.equal(first, weights(1)[0])
     assert not torch.equal(last, weights(1)[1])
+
+
+def with_a_bias(first: Tensor, last: Tensor, x: Tensor, bias: Tensor) -> None:
+    """`two_layers`, whose last layer has a bias."""
+    hidden = (x @ first).tanh()
+    dy = hidden @ last + bias
+    dx = (dy @ last.T) * (1 - hidden**2)
+    first.copy_(first - 0.1 * (x.T @ dx))
+    last.copy_(last - 0.1 * (hidden.T @ dy))
+    bias.copy_(bias - 0.1 * dy.sum(0))
+
+
+def test_neither_branch_waits_for_small_changes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(forking, "SMALL", 2)  # the bias is a quarter of the last layer's weights
+    fork = forked(tracing.traced(with_a_bias, [*weights(0), X, torch.ones(OUTPUTS, dtype=torch.float64)]))
+    assert fork is not None
+    written = [
+        [node.args[0].name for node in part.graph.nodes if node.target is torch.ops.aten.copy_.default]
+        for part in fork.branches
+    ]
+    assert written == [["last_1"], ["first_1"], ["bias_1"]]
+
+
+def test_what_comes_out_of_one_product_is_changed_in_one_branch(monkeypatch: pytest.MonkeyPatch):
+    """Else the product would be in the trunk, before both."""
+
+    def step(first: Tensor, last: Tensor, x: Tensor, bias: Tensor) -> None:
+        hidden = (x @ first).tanh()
+        dy = hidden @ last + bias
+        dx = (dy @ last.T) * (1 - hidden**2)
+        gradients = torch.cat([hidden, torch.ones_like(hidden[:, :1])], 1).T @ dy  # the bias as a further row
+        first.copy_(first - 0.1 * (x.T @ dx))
+        last.copy_(last - 0.1 * gradients[:-1])
+        bias.copy_(bias - 0.1 * gradients[-1])
+
+    bias = torch.ones(OUTPUTS, dtype=torch.float64)
+    expected, found = [*weights(1), X, bias.clone()], [*weights(1), X, bias.clone()]
+    with_a_bias(*expected)
+    monkeypatch.setattr(forking, "SMALL", 2)
+    fork = forked(tracing.traced(step, found))
+    assert fork is not None
+    assert len(fork.branches) == 2
+    shared = fork.trunk(*found)
+    for branch in fork.branches:
+        branch(*found, *shared)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("late_first", [False, True])
+def test_a_product_may_read_a_copy_of_what_another_branch_changes(late_first: bool):
+    """With many samples, dy lastᵀ is larger than the last layer: it does not have to be in the trunk."""
+    many = torch.randn(OUTPUTS + 1, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected, found = [*weights(1), many], [*weights(1), many]
+    two_layers(*expected)
+    fork = forked(tracing.traced(two_layers, found))
+    assert fork is not None
+    products = [sum(name == "aten.mm.default" for name in operations(part)) for part in (fork.trunk, *fork.branches)]
+    assert products == [2, 1, 2]
+    shared = fork.trunk(*found)
+    for branch in fork.branches[:: -1 if late_first else 1]:
+        branch(*found, *shared)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
 
 
 def test_a_step_of_one_piece_is_not_forked():
@@ -179,21 +242,21 @@ def makes_a_view(function: Any) -> bool:
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[None]:
-    """Let the engine train by steps in two branches, in the order that the test's `late_first` says, and see that
-    neither touches what the other writes; here is one entry for each of these steps."""
-    taken: list[None] = []
+def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
+    """Let the engine train by steps in branches, in the order that the test's `late_first` says, and see that none
+    touches what another writes; here is the number of branches of each of these forks."""
+    taken: list[int] = []
 
-    def one_after_the_other(plain: Callable, urgent: Callable, stream: None) -> None:
+    def one_after_the_other(branches: list[Callable], streams: Any) -> None:
         touched = []
-        for branch in (urgent, plain) if request.getfixturevalue("late_first") else (plain, urgent):
+        for branch in branches[:: -1 if request.getfixturevalue("late_first") else 1]:
             with Touched() as mode:
                 branch()
             touched.append(mode)
-        for one, other in (touched, touched[::-1]):
+        for one, other in permutations(touched, 2):
             assert one.written
             assert one.written.isdisjoint(other.read | other.written)
-        taken.append(None)
+        taken.append(len(branches))
 
     monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
@@ -222,7 +285,7 @@ def test_branches_have_nothing_to_do_with_each_other(
 
 
 @pytest.mark.parametrize("late_first", [False])
-def test_forks_of_all_steps_are_taken_on_the_same_two_streams(
+def test_forks_of_all_steps_are_taken_on_the_same_streams(
     late_first: bool, make_config: Callable[..., Config], forks: list, monkeypatch: pytest.MonkeyPatch
 ):
     """Memory that was freed on a stream is used again only there; and a fork in a branch needs a stream of its own."""
@@ -230,18 +293,19 @@ def test_forks_of_all_steps_are_taken_on_the_same_two_streams(
     monkeypatch.setattr(steps, "urgent_stream_on", lambda device: streams.append(object()) or streams[-1])
     one_after_the_other, open_forks, used = steps.side_by_side, [], []
 
-    def noted(plain: Callable, urgent: Callable, stream: Any) -> None:
-        assert stream not in open_forks
-        open_forks.append(stream)
-        used.append(tuple(open_forks))
-        one_after_the_other(plain, urgent, stream)
+    def noted(branches: list[Callable], sides: list) -> None:
+        assert len(branches) - 1 <= len(sides)
+        assert all(set(sides).isdisjoint(others) for others in open_forks)
+        open_forks.append(sides)
+        used.append(tuple(map(tuple, open_forks)))
+        one_after_the_other(branches, sides)
         open_forks.pop()
 
     monkeypatch.setattr(steps, "side_by_side", noted)
     dataset, sections = drawn_run(22)
     Federation(make_config(engine="vectorised", **sections), dataset, Patchwork(22, dataset.shape)).play_round()
-    assert len(streams) == 2
-    assert len(set(used)) == 2  # that of a fork; those of both
+    assert len(streams) == 4
+    assert len(set(used)) == 2  # those of a fork; those of both
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of

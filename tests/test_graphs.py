@@ -2,6 +2,8 @@
 
 import gc
 from contextlib import nullcontext
+from functools import partial
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -42,22 +44,32 @@ def test_the_collector_is_left_as_it_was():
         gc.enable()
 
 
-@pytest.mark.parametrize("which", ["plain", "urgent", "neither"])
+@pytest.mark.parametrize("which", ["first", "second", "third", "none"])
 def test_streams_come_together_again_if_memory_runs_out(which: str):
     """Else the capture would end with another error, which is not taken for what it is."""
     order: list[str] = []
+    names = ["first", "second", "third"]
 
     def function(name: str) -> None:
         order.append(name)
         if name == which:
             raise torch.OutOfMemoryError
 
-    main, side = torch.cuda.current_stream(), MagicMock()
-    main.wait_stream = lambda stream: order.append("together")
-    side.wait_stream = lambda stream: order.append("apart")
+    main: Any = torch.cuda.current_stream()
+    sides: list[Any] = [MagicMock() for _ in range(3)]  # one more than is needed
+    main.wait_stream = lambda stream: order.append(f"back {sides.index(stream)}")
+    for i, side in enumerate(sides):
+        side.wait_stream = lambda stream, i=i: order.append(f"away {i}")
     try:
-        side_by_side(lambda: function("plain"), lambda: function("urgent"), side)
+        side_by_side([partial(function, name) for name in names], sides)
     except torch.OutOfMemoryError:
-        assert which != "neither"
-    assert (order[0], order[-1]) == ("apart", "together")
-    assert order[1:-1] == (["urgent"] if which == "urgent" else ["urgent", "plain"])
+        assert which != "none"
+    began = ["second", "third", "first"]  # all streams have something to do before this one
+    began = began[: began.index(which) + 1] if which in began else began
+    assert order == ["away 0", "away 1", *began, "back 0", "back 1"]
+
+
+def test_without_streams_one_comes_after_the_other():
+    order: list[int] = []
+    side_by_side([partial(order.append, i) for i in range(3)], [None, None])
+    assert order == [0, 1, 2]

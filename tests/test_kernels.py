@@ -95,9 +95,10 @@ def test_pytorch_form_on_random_shapes(shape: tuple, seed: int, shared: str):
     assert max(relative_errors(shape, torch.float64, seed, shared=shared)) < 1e-12
 
 
-@pytest.mark.parametrize("channels", [0, 99])
-def test_both_forms_of_a_pooled_convolution(channels: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kernels, "WINDOW_CHANNELS", channels)
+@pytest.mark.parametrize("most", [0, 99])
+def test_with_and_without_windows(most: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernels, "WINDOW_CHANNELS", most)
+    monkeypatch.setattr(kernels, "GRADIENT_CHANNELS", most)
     for shape in SHAPES:
         assert max(relative_errors(shape, torch.float64)) < 1e-13
 
@@ -136,11 +137,11 @@ def test_triton_kernels_in_the_interpreter():
         "for shape in SHAPES:\n"
         "    check(shape, 'nothing')\n"
         "kernels.windowed = lambda weight, pool: pool and weight.shape[2] < 16\n"
+        "kernels.gradient_windowed = lambda weight, images: images.shape[2] % 2 == images.shape[3] % 2 == 0\n"
         "tiles = kernels.triton_kernels().TILES\n"
         "tiles |= {(kind, 32): of_16_bits for (kind, _), of_16_bits in tiles.items() if 'window' in kind}\n"
         "for shape in SHAPES:\n"
-        "    if shape[-1] == 'pool' and shape[2] < 16:\n"
-        "        check(shape, 'nothing')\n"
+        "    check(shape, 'nothing')\n"
         "for shared in ('images', 'weights'):\n"
         "    check((2, 2, 3, 6, 4, 6, 3, 'pool'), shared)\n"
         "    check((2, 2, 3, 6, 4, 6, 3, 'stride 1'), shared)\n"

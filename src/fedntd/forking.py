@@ -1,12 +1,13 @@
-"""A traced step (tracing.py) as a trunk and two branches, which a GPU can take side by side.
+"""A traced step (tracing.py) as a trunk and branches, which a GPU can take side by side.
 
 A backward pass comes to the last layers first. Most weights are there, as a rule, and moving them takes the memory's
 time; what is left of the backward pass takes the processors'. So the update of most weights is one branch, the rest of
-the pass, with the update of the others, the other. That forks once more: a single client's convolutions do not fill a
-GPU, and the gradients of two layers' weights do not wait for each other.
+the pass, with the update of the others, another. That forks once more: a single client's convolutions do not fill a
+GPU, and the gradients of two layers' weights do not wait for each other. Small changes on the way, such as those of
+biases, are a third branch, so that neither of the two has to wait for them.
 
-A step computes, and then writes to some of its inputs: its changes. Neither branch may read an input that the other
-one changes, so whatever does so is in the trunk, as is what both need.
+A step computes, and then writes to some of its inputs: its changes. No branch may read an input that another one
+changes, so whatever does so is in the trunk, or reads a copy; and what several need is in the trunk.
 """
 
 import operator
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
 from fedntd.tracing import copy_of, extracted, is_mutable, is_number, is_view
 
@@ -29,35 +31,39 @@ PRODUCTS = {
 # What a trunk hands over is written and read, where one compiled piece may compute it twice instead, unless a product
 # gives or takes it. In bytes, for each that the first branch changes:
 MOST_HANDED_OVER = 1.0
+SMALL = 10  # so many times smaller than the largest is a small change
 
 
 class Fork(NamedTuple):
-    """`trunk(*inputs)`, then both `branches` of (*inputs, *what the trunk gave), in any order or at once, are what the
+    """`trunk(*inputs)`, then all `branches` of (*inputs, *what the trunk gave), in any order or at once, are what the
     whole was. The axes are those of the clients in what the trunk gives."""
 
     trunk: fx.GraphModule
-    branches: tuple[fx.GraphModule, fx.GraphModule]
+    branches: list[fx.GraphModule]  # the update of most weights, the rest of the pass, and small changes if there are
     axes: list[int | None]
 
 
 def forked(module: fx.GraphModule) -> Fork | None:
     """None if there is nothing to be gained, or if it is not clear what the step changes when."""
+    module = copy_of(module)
     graph = module.graph
     changes = {node for node in graph.nodes if is_mutable(node)}
     (end,) = graph.find_nodes(op="output")
     if end.all_input_nodes or not all(map(comes_last, changes)):
         return None
-    early = early_changes(changes, graph)
-    late = changes - early
-    if not early or not late:
+    most, few = early_changes(changes, graph)
+    rest = changes - most - few
+    if not most or not rest:
         return None
-    trunk = trunk_of(graph, early, late)
+    parts = [part for part in (most, rest, few) if part]
+    copy_what_others_change(graph, parts)
+    trunk = trunk_of(graph, parts)
     handed_over = [node for node in graph.nodes if node in trunk and not users_of(node) <= trunk]
     if sum(size_of(node) for node in handed_over if not meets_product(node)) > MOST_HANDED_OVER * sum(
-        map(size_of, early)
+        map(size_of, most)
     ):
         return None
-    branches = branch(module, early, handed_over), branch(module, late, handed_over)
+    branches = [branch(module, part, handed_over) for part in parts]
     return Fork(extracted(module, handed_over), branches, [node.meta.get("axis") for node in handed_over])
 
 
@@ -69,32 +75,66 @@ def comes_last(change: fx.Node) -> bool:
     return read_by(change) == {target} and all(user <= change for user in users_of(target))
 
 
-def early_changes(changes: set[fx.Node], graph: fx.Graph) -> set[fx.Node]:
-    """Those that wait for the fewest products, one after the other: the first that are at least half of all bytes."""
+def early_changes(changes: set[fx.Node], graph: fx.Graph) -> tuple[set[fx.Node], set[fx.Node]]:
+    """Those that wait for the fewest products, one after the other: the first that are at least half of all bytes. The
+    small ones apart, unless they come out of the same product as a large one."""
     waits_for: dict[fx.Node, int] = {}
+    products: dict[fx.Node, set[fx.Node]] = {}  # that each needs
     for node in graph.nodes:
-        before = max((waits_for[source] for source in node.all_input_nodes), default=0)
-        waits_for[node] = before + (node.target in PRODUCTS)
+        own = {node} if node.target in PRODUCTS else set()
+        waits_for[node] = len(own) + max((waits_for[source] for source in node.all_input_nodes), default=0)
+        products[node] = own.union(*(products[source] for source in node.all_input_nodes))
     ordered = sorted(changes, key=waits_for.__getitem__)
     sums = list(accumulate(map(size_of, ordered)))
     most = next((waits_for[c] for c, size in zip(ordered, sums, strict=True) if 2 * size >= sums[-1]), 0)
-    return {change for change in changes if waits_for[change] <= most}
+    early = {change for change in changes if waits_for[change] <= most}
+    large = {change for change in early if SMALL * size_of(change) >= max(map(size_of, early))}
+    others = set().union(*(products[change] for change in changes - early))
+    own = set().union(*(products[change] for change in large)) - others
+    large |= {change for change in early if products[change] & own}
+    return large, early - large
 
 
-def trunk_of(graph: fx.Graph, early: set[fx.Node], late: set[fx.Node]) -> set[fx.Node]:
-    """What both branches need, what one must read before the other changes it, and all that these need."""
-    needed_by: dict[fx.Node, set[str]] = {}  # which branches
+def needed_by(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> dict[fx.Node, set[int]]:
+    """For which parts of the changes an operation is needed."""
+    found: dict[fx.Node, set[int]] = {}
     for node in reversed(graph.nodes):
-        by_users = set().union(*(needed_by[user] for user in node.users))
-        needed_by[node] = {"early"} if node in early else {"late"} if node in late else by_users
-    # by a branch: what the other one changes
-    changed = {name: {c.all_input_nodes[0] for c in other} for name, other in (("early", late), ("late", early))}
+        changed_by = {i for i, part in enumerate(parts) if node in part}
+        found[node] = changed_by or set().union(*(found[user] for user in node.users))
+    return found
+
+
+def changed_by_others(own: set[int], parts: Sequence[set[fx.Node]]) -> set[fx.Node]:
+    """The inputs that other parts change than these; if there are two, those of both."""
+    return {change.all_input_nodes[0] for i, part in enumerate(parts) if own != {i} for change in part}
+
+
+def copy_what_others_change(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> None:
+    """A product of one branch that reads what another changes would have to be in the trunk, where the others wait for
+    it. Let it read a copy of that instead, where this is less than what it gives."""
+    needed = needed_by(graph, parts)
+    for node in graph.nodes:
+        if node.target not in PRODUCTS or len(needed[node]) != 1:
+            continue
+        others = changed_by_others(needed[node], parts)
+        sources = [source for source in node.all_input_nodes if inputs_in(source) & others]
+        if sum(map(size_of, sources)) < size_of(node):
+            for source in sources:
+                with graph.inserting_before(node):
+                    copied = graph.call_function(aten.clone.default, (source,))
+                copied.meta = dict(source.meta)
+                node.replace_input_with(source, copied)
+
+
+def trunk_of(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> set[fx.Node]:
+    """What several branches need, what one must read before another changes it, and all that these need."""
+    needed = needed_by(graph, parts)
     trunk: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function" or is_free(node) or is_mutable(node):
             continue
-        in_danger = any(changed[name] & read_by(node) for name in needed_by[node])
-        if len(needed_by[node]) == 2 or in_danger or users_of(node) & trunk:
+        in_danger = changed_by_others(needed[node], parts) & read_by(node)
+        if len(needed[node]) > 1 or in_danger or users_of(node) & trunk:
             trunk.add(node)
     # several results leave the trunk one by one
     return trunk | {node for node in graph.nodes if node.target is operator.getitem and node.args[0] in trunk}
@@ -102,7 +142,8 @@ def trunk_of(graph: fx.Graph, early: set[fx.Node], late: set[fx.Node]) -> set[fx
 
 def size_of(node: fx.Node) -> int:
     """In bytes; of a change, what it writes."""
-    return (node.all_input_nodes[1] if is_mutable(node) else node).meta["val"].nbytes
+    results = (node.all_input_nodes[1] if is_mutable(node) else node).meta["val"]
+    return sum(leaf.nbytes for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
 
 
 def meets_product(node: fx.Node) -> bool:
@@ -118,10 +159,12 @@ def is_free(node: fx.Node) -> bool:
 
 def read_by(node: fx.Node) -> set[fx.Node]:
     """The inputs that it reads, be it through views."""
-    found = set()
-    for source in node.all_input_nodes:
-        found |= {source} if source.op == "placeholder" else read_by(source) if is_view(source) else set()
-    return found
+    return set().union(*map(inputs_in, node.all_input_nodes))
+
+
+def inputs_in(node: fx.Node) -> set[fx.Node]:
+    """The input that it is, or those that it is a view of."""
+    return {node} if node.op == "placeholder" else read_by(node) if is_view(node) else set()
 
 
 def users_of(node: fx.Node) -> set[fx.Node]:

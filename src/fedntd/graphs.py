@@ -1,6 +1,6 @@
 """CUDA graphs: what a GPU does again and again, launched as one piece."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +20,25 @@ def urgent_stream_on(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
 
-def side_by_side(plain: Callable[[], Any], urgent: Callable[[], Any], stream: torch.cuda.Stream | None) -> None:
-    """Two functions that have nothing to do with each other: at once, the second on this stream, if there is one."""
-    if stream is None:
-        plain()
-        urgent()
+def side_by_side(functions: Sequence[Callable[[], Any]], streams: Sequence[torch.cuda.Stream | None]) -> None:
+    """Functions that have nothing to do with each other: at once, all but the first on these streams, if there are."""
+    first, *others = functions
+    sides = [stream for stream in streams[: len(others)] if stream]
+    if not sides:
+        for function in functions:
+            function()
         return
-    stream.wait_stream(torch.cuda.current_stream())
+    here = torch.cuda.current_stream()
+    for side in sides:
+        side.wait_stream(here)
     try:
-        with torch.cuda.stream(stream):
-            urgent()
-        plain()
+        for function, side in zip(others, sides, strict=True):
+            with torch.cuda.stream(side):
+                function()
+        first()
     finally:  # if memory runs out, too: a capture ends with an error of its own if a stream is not back
-        torch.cuda.current_stream().wait_stream(stream)
+        for side in sides:
+            here.wait_stream(side)
 
 
 def graph_of(function: Callable[[], Any], pool: Any) -> torch.cuda.CUDAGraph:

@@ -8,9 +8,9 @@ PyTorch does the same.
 The operators take images with the channels last and a border of zeros, and weights as tables. Bringing them into that
 form is left to ordinary operations, which a compiler can merge with what comes before and after.
 
-The four places of a 2x2 pooling window see nearly the same pixels: k x k of the same (k+1) x (k+1). With few channels,
-reading pixels is what takes the time. There the operators read those of a window once, and multiply them with four
-tables of weights, one for each place: its own k x k among zeros.
+The four places of a 2x2 window see nearly the same pixels: k x k of the same (k+1) x (k+1). Where reading pixels is
+what takes the time, the operators read those of a window once, and multiply them with four tables of weights, one for
+each place: its own k x k among zeros.
 """
 
 import os
@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-WINDOW_CHANNELS = 16  # with fewer, a pooled convolution reads whole windows; 0: none does
+WINDOW_CHANNELS = 16  # with fewer, a pooled convolution reads whole windows
+GRADIENT_CHANNELS = 32  # with at most so many, the gradient of the images does
 MOST_GROUPS, MOST_NUMBERS = 2**16 - 1, 2**31 - 1  # for Triton; all groups, and in each of them
 NOWHERE = 4  # in place of which of a window's four was the largest: none was above zero
 
@@ -36,18 +37,17 @@ def conv_pool_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
     """The convolution alone ("same" padding, stride 1 or 2): [B, C, H, W] -> [B, N, H/stride, W/stride]."""
-    zero = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    return GroupedConv.apply(x[None], weight[None], zero[None], stride, False)[0].squeeze(0)
+    return GroupedConv.apply(x[None], weight[None], None if bias is None else bias[None], stride, False)[0].squeeze(0)
 
 
 class GroupedConv(torch.autograd.Function):
-    """x [G, B, C, H, W], weight [G, N, C, k, k], bias [G, N] -> out [G, B, N, H/step, W/step]; also what the backward
-    pass needs: where each maximum came from, and the images as the operators take them."""
+    """x [G, B, C, H, W], weight [G, N, C, k, k], bias [G, N] or none -> out [G, B, N, H/step, W/step]; also what the
+    backward pass needs: where each maximum came from, and the images as the operators take them."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, step: int, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, step: int, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
         size = weight.shape[-1]
         further = 1 if x.shape[2] == 3 else 0  # three channels become four: whole words are read faster
         images = with_border(x.permute(0, 1, 3, 4, 2), size // 2, further)
@@ -65,20 +65,17 @@ class GroupedConv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weight, index, images = ctx.saved_tensors
-        channels, size = weight.shape[2:4]
+        size = weight.shape[-1]
         dy = gradients[0].permute(0, 1, 3, 4, 2)
-        window, dense, dx = windowed(weight, ctx.pool), None, None
+        window, dx, given = windowed(weight, ctx.pool), None, (dy.contiguous(), index)
         if ctx.needs_input_grad[0] or not window:
-            dense = dy
-            if ctx.step == 2:
-                dense = spread(dy, index if ctx.pool else torch.zeros_like(dy, dtype=torch.uint8))
-            dense = with_border(dense, size // 2)
-        if ctx.needs_input_grad[0]:
-            # the same convolution, of the gradient, with the weights turned around
-            turned = as_tables(weight.flip(3, 4).transpose(1, 2))
-            zero = weight.new_zeros(channels).expand(len(weight), channels)
-            dx = torch.ops.fedntd.conv_forward(dense, turned, zero, size, 1, False)[0].permute(0, 1, 4, 2, 3)
-        given = (dy.contiguous(), index) if window else (dense, None)
+            places = index if ctx.pool else torch.zeros_like(dy, dtype=torch.uint8)
+            dense = with_border(spread(dy, places) if ctx.step == 2 else dy, size // 2)
+            given = given if window else (dense, None)
+            if ctx.needs_input_grad[0]:
+                # the same convolution, of the gradient, with the weights turned around
+                turned = as_tables(weight.flip(3, 4).transpose(1, 2), gradient_windowed(weight, images))
+                dx = torch.ops.fedntd.conv_forward(dense, turned, None, size, 1, False)[0].permute(0, 1, 4, 2, 3)
         has_bias = ctx.needs_input_grad[2]
         tables = torch.ops.fedntd.conv_weight_gradient(*given, images, size, has_bias)
         db = tables[:, -1, 0].to(weight.dtype) if has_bias else None
@@ -89,6 +86,13 @@ def windowed(weight: Tensor, pool: bool) -> bool:
     """Whether the operators read whole pooling windows: where there are few channels, so that reading takes longer than
     the further arithmetic. In 32 bits it does not, with TF32 neither."""
     return pool and weight.dtype != torch.float32 and weight.shape[2] < WINDOW_CHANNELS
+
+
+def gradient_windowed(weight: Tensor, images: Tensor) -> bool:
+    """Whether the gradient of the images is computed in whole windows: where they have few channels, pixels would be
+    read more often than it takes to multiply them. With a 3x3 kernel it is twice the arithmetic."""
+    even = images.shape[2] % 2 == images.shape[3] % 2 == 0
+    return even and weight.dtype != torch.float32 and weight.shape[2] <= GRADIENT_CHANNELS and weight.shape[-1] >= 5
 
 
 def with_border(images: Tensor, border: int, further: int = 0) -> Tensor:
@@ -131,7 +135,7 @@ def spread(dy: Tensor, index: Tensor) -> Tensor:
 
 LIBRARY = torch.library.Library("fedntd", "DEF")
 LIBRARY.define(
-    "conv_forward(Tensor images, Tensor weight, Tensor bias, int size, int step, bool pool) -> (Tensor, Tensor)"
+    "conv_forward(Tensor images, Tensor weight, Tensor? bias, int size, int step, bool pool) -> (Tensor, Tensor)"
 )
 LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, int size, bool bias) -> Tensor")
 
@@ -159,10 +163,11 @@ def triton_kernels() -> Any:
 
 
 def conv_forward(
-    images: Tensor, tables: Tensor, bias: Tensor, size: int, step: int, pool: bool
+    images: Tensor, tables: Tensor, bias: Tensor | None, size: int, step: int, pool: bool
 ) -> tuple[Tensor, Tensor]:
     """Convolved images [G, B, H/step, W/step, N]: every step-th place, or with `pool` the ReLU of the largest of each
-    window, and then also which of its four it was. Four tables: one for each place of a window."""
+    window, and then also which of its four it was. Four tables: one for each place of a window; without `pool`, all of
+    them are places of their own."""
     out, index = fake_forward(images, tables, bias, size, step, pool)
     if is_fast(images):
         triton_kernels().forward(images, tables, bias, out, index, size, step, pool)
@@ -172,13 +177,14 @@ def conv_forward(
     y = F.conv2d(
         images.permute(1, 0, 4, 2, 3).flatten(1, 2),
         tables.unflatten(1, (size + window, size + window, -1)).permute(0, 4, 5, 3, 1, 2).flatten(0, 2),
-        bias[:, None].expand(groups, number, outputs).flatten(),
-        stride=1 if pool and not window else step,
+        None if bias is None else bias[:, None].expand(groups, number, outputs).flatten(),
+        stride=2 if window else 1 if pool else step,
         groups=groups,
     )
-    y = y.unflatten(1, (groups, number, outputs)).permute(1, 0, 4, 5, 2, 3)
+    y = y.unflatten(1, (groups, number, outputs)).permute(1, 0, 4, 5, 2, 3)  # [G, B, row, column, place, N]
     if not pool:
-        return out.copy_(y[..., 0, :]), index
+        y = y.unflatten(4, (2, 2)).transpose(3, 4).flatten(4, 5).flatten(2, 3) if window else y[..., 0, :]
+        return out.copy_(y), index
     if not window:
         y = y.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).transpose(3, 4).flatten(4, 6)
     best, place = y.max(-2)
@@ -186,7 +192,7 @@ def conv_forward(
 
 
 def fake_forward(
-    images: Tensor, tables: Tensor, bias: Tensor, size: int, step: int, pool: bool
+    images: Tensor, tables: Tensor, bias: Tensor | None, size: int, step: int, pool: bool
 ) -> tuple[Tensor, Tensor]:
     groups, batch, height, width, _ = images.shape
     shape = groups, batch, (height - size + 1) // step, (width - size + 1) // step, tables.shape[3]

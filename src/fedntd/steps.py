@@ -10,6 +10,7 @@ clients in turn and one step after the other, whether or not the steps train equ
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -132,7 +133,8 @@ class Compiler:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
         self.for_one: dict[int, Split] = {}  # likewise
         self.pool = pool_on(self.device)
-        self.sides = [urgent_stream_on(self.device) for _ in range(2)]  # shared by all steps: each keeps freed memory
+        # for two forks of at most three branches each; shared by all steps, since each keeps freed memory
+        self.sides = [[urgent_stream_on(self.device) for _ in range(2)] for _ in range(2)]
 
     def foresight(self, buffers: Buffers) -> Foresight:
         """For the slots of these buffers."""
@@ -281,13 +283,14 @@ class Compiler:
         fork = forked(module) if most_forks else None
         if not fork:
             return compile(module)
-        trunk, early, side = compile(fork.trunk), compile(fork.branches[0]), self.sides[most_forks - 1]
-        late = self.in_branches(fork.branches[1], compile, most_forks - 1)
+        most, rest, *few = fork.branches
+        rest = self.in_branches(rest, compile, most_forks - 1)
+        trunk, branches = compile(fork.trunk), [compile(most), rest, *map(compile, few)]
 
         def step(*tensors: Tensor) -> None:
             shared = apart(trunk(*tensors), tensors)
             mark_clients(shared, fork.axes)
-            side_by_side(lambda: early(*tensors, *shared), lambda: late(*tensors, *shared), side)
+            side_by_side([partial(branch, *tensors, *shared) for branch in branches], self.sides[most_forks - 1])
 
         return step
 

@@ -43,9 +43,11 @@ def traced(step: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModul
 
 def slim_product(left: Tensor, right: Tensor) -> Tensor:
     """A product of few columns, say that of a last layer of ten classes, as a sum: the compiler merges that with what
-    comes before and after it, while a library's kernel by itself would take longer than the few numbers do."""
+    comes before and after it, while a library's kernel by itself would take longer than the few numbers do. But not one
+    over many numbers that are far from each other in memory, which takes the compiler several times as long."""
     (_, rows, depth), columns = left.shape, right.shape[2]
-    if min(rows, depth, columns) > FEW or depth > MANY:
+    scattered = depth > FEW and left.stride(2) != 1
+    if min(rows, depth, columns) > FEW or depth > MANY or scattered:
         return NotImplemented
     wide = torch.promote_types(left.dtype, torch.float32)
     terms = left.to(wide)[..., None] * right.to(wide)[:, None]
@@ -153,6 +155,7 @@ def split(module: fx.GraphModule, kinds: Sequence[str], may_foresee: Foreseeable
     for node in [*ahead, *kept]:
         with graph.inserting_after(after):
             after = graph.placeholder(f"kept_{node.name}")
+        after.meta = dict(node.meta)
         if node in carried:
             with graph.inserting_before(end):
                 graph.call_function(torch.ops.aten.copy_.default, (after, new[node]))

@@ -63,7 +63,7 @@ def columns_of(tile, PLACES: tl.constexpr, BN: tl.constexpr):
 def forward_kernel(
     x_ptr, w_ptr, b_ptr, out_ptr, index_ptr, x_group, w_group, b_group, outputs,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr,
-    RUN: tl.constexpr, STEP: tl.constexpr, POOL: tl.constexpr, WINDOW: tl.constexpr,
+    RUN: tl.constexpr, STEP: tl.constexpr, POOL: tl.constexpr, WINDOW: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     SIDE: tl.constexpr = SIZE + 1 if WINDOW else SIZE
@@ -72,12 +72,14 @@ def forward_kernel(
     PITCH: tl.constexpr = (WIDTH + SIZE - 1) * C
     group = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
-    n = tl.program_id(2) * BN + tl.arange(0, BN)
     place, feature = columns_of(tl.program_id(2), PLACES, BN)
+    n = tl.program_id(2) * BN + tl.arange(0, BN) if POOL else feature  # of the four places, pooling leaves one
     x_ptr += group * x_group
     w_ptr += group * w_group
     patch_ptr = x_ptr + (corner_of(tl.minimum(m, outputs - 1), HEIGHT, WIDTH, SIZE // 2, STEP) * C)[:, None]
-    bias = tl.load(b_ptr + group * b_group + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    bias = tl.zeros(n.shape, dtype=tl.float32)
+    if BIAS:
+        bias = tl.load(b_ptr + group * b_group + n, mask=n < N, other=0.0).to(tl.float32)
     total = tl.zeros((BM, PLACES * BN), dtype=tl.float32)
     right, below, across = total, total, total
     for k0 in range(0, DEPTH, BK):
@@ -91,21 +93,24 @@ def forward_kernel(
             right = tl.dot(load_patch(run + C, k, DEPTH, BK), weight, right, input_precision=PRECISION)
             below = tl.dot(load_patch(down, k, DEPTH, BK), weight, below, input_precision=PRECISION)
             across = tl.dot(load_patch(down + C, k, DEPTH, BK), weight, across, input_precision=PRECISION)
-    if WINDOW:
-        left, right = total.reshape(BM, 2, 2, BN).permute(0, 3, 1, 2).split()
-        total, below = left.split()
-        right, across = right.split()
     where = (group * outputs + m)[:, None] * N + n[None, :]
     good = (m < outputs)[:, None] & (n < N)[None, :]
     if POOL:
+        if WINDOW:
+            left, right = total.reshape(BM, 2, 2, BN).permute(0, 3, 1, 2).split()
+            total, below = left.split()
+            right, across = right.split()
         lower = tl.maximum(below, across)
         others = tl.maximum(right, lower)
         corner = tl.where(total >= others, 0, tl.where(right >= lower, 1, tl.where(below >= across, 2, 3)))
-        total = tl.maximum(total, others) + bias
+        total = tl.maximum(total, others) + bias[None, :]
         tl.store(index_ptr + where, tl.where(total > 0, corner, 4).to(tl.uint8), mask=good)
         total = tl.maximum(total, 0.0)
     else:
-        total += bias
+        total += bias[None, :]
+        if WINDOW:  # all four
+            pixel = group * outputs * PLACES + corner_of(m, HEIGHT, WIDTH, 0, STEP)
+            where = (pixel[:, None] + (place // 2 * WIDTH + place % 2)[None, :]) * N + n[None, :]
     tl.store(out_ptr + where, total.to(out_ptr.dtype.element_ty), mask=good)
 
 
@@ -202,8 +207,8 @@ TILES = {
     ("forward", 32): ((128, 32, 4, 3), (256, 32, 4, 3)),
     ("pooled forward", 16): ((128, 32, 4, 2), (64, 32, 4, 4)),
     ("pooled forward", 32): ((32, 64, 4, 2), (128, 32, 8, 3)),
-    ("window forward", 16): ((128, 16, 4, 4),),
-    ("weight gradient", 16): ((32, 128, 4, 3), (32, 64, 4, 4)),
+    ("window forward", 16): ((128, 16, 4, 4), (128, 64, 4, 3)),
+    ("weight gradient", 16): ((32, 128, 4, 3), (64, 128, 8, 4)),
     ("weight gradient", 32): ((32, 128, 4, 2), (32, 64, 4, 2)),
     ("window weight gradient", 16): ((64, 64, 4, 4),),
 }
@@ -265,12 +270,14 @@ class Tiles(NamedTuple):
 def forward_tiles(kind: str, images: Tensor, features: int, outputs: int) -> Tiles:
     groups, channels = len(images), images.shape[-1]
     rows, depth, warps, stages = TILES[kind, 8 * images.element_size()][channels >= 16]
-    columns = tile(features, 32 if kind == "window forward" else 64)
-    while rows > LEAST_ROWS and groups * triton.cdiv(outputs, rows) < chip_of(images.device).processors:
-        rows //= 2  # few clients: smaller tiles, so that the whole chip has something to do
-        if channels >= 16:
-            depth, stages = 64, 4  # and longer steps, since each waits for its pixels
     patches, places = (4 if kind == "pooled forward" else 1), (4 if kind == "window forward" else 1)
+    columns = tile(features, 64 if places == 1 else 32)
+    # whole windows are so much work that it does not pay to have more than one program on a processor
+    enough = chip_of(images.device).processors // (2 if places == 4 and channels >= 16 else 1)
+    while rows > LEAST_ROWS and groups * triton.cdiv(outputs, rows) < enough:
+        rows //= 2  # few clients: smaller tiles, so that the whole chip has something to do
+        if channels >= 16:  # and longer steps, since each waits for its pixels
+            depth, stages = (64, 4) if places == 1 else (128, 3)
     stages = stages_that_fit(stages, depth * (patches * rows + places * columns), images)
     return Tiles(rows, columns, depth, warps, stages)
 
@@ -281,29 +288,31 @@ def gradient_tiles(kind: str, images: Tensor, features: int, depth: int, outputs
     columns, deep = tile(features, 32 if window else 64), tile(depth, most)
     across = triton.cdiv(depth, deep) * triton.cdiv(features, columns)
     processors = chip_of(images.device).processors
-    # of at least eight tiles each; six programs a processor keep it busy, and for one group one on each are enough
-    parts = min(triton.cdiv(outputs, 8 * rows), processors // across, 6 * processors // (len(images) * across))
+    # of at least eight tiles each; some programs keep a processor busy, and for one group one on each are enough
+    at_once = (2 if warps == 8 else 6) * processors
+    parts = min(triton.cdiv(outputs, 8 * rows), processors // across, at_once // (len(images) * across))
     besides = rows * (deep + (4 if window else 1) * columns)
     stages = stages_that_fit(stages, rows * (deep + 2 * columns), images, besides)
     return Tiles(rows, columns, deep, warps, stages, max(1, parts))
 
 
 def forward(
-    images: Tensor, tables: Tensor, bias: Tensor, out: Tensor, index: Tensor, size: int, step: int, pool: bool
+    images: Tensor, tables: Tensor, bias: Tensor | None, out: Tensor, index: Tensor, size: int, step: int, pool: bool
 ) -> None:
     """Fill `out`, and with `pool` the `index`."""
-    images, tables, bias = by_group(images), by_group(tables), by_group(bias)
+    images, tables, added = by_group(images), by_group(tables), by_group(images if bias is None else bias)
     groups, batch, height, width, channels = images.shape
     features, window = tables.shape[3], tables.shape[2] > 1
     run = run_of((size + window) * channels, width * channels)
     height, width = height - size + 1, width - size + 1
+    step = 2 if window else step  # from one window to the next
     outputs = batch * (height // step) * (width // step)
     kind = "window forward" if window else "pooled forward" if pool else "forward"
     tiles = forward_tiles(kind, images, features, outputs)
     forward_kernel[(triton.cdiv(outputs, tiles.rows), groups, triton.cdiv(features, tiles.columns))](
-        images, tables, bias, out, index, images.stride(0), tables.stride(0), bias.stride(0), outputs,
+        images, tables, added, out, index, images.stride(0), tables.stride(0), added.stride(0), outputs,
         HEIGHT=height, WIDTH=width, C=channels, N=features, SIZE=size, RUN=run, STEP=step, POOL=pool, WINDOW=window,
-        BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PRECISION=dot_precision(images),
+        BIAS=bias is not None, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PRECISION=dot_precision(images),
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
