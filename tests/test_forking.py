@@ -123,22 +123,6 @@ def test_what_comes_out_of_one_product_is_changed_in_one_branch(monkeypatch: pyt
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("late_first", [False, True])
-def test_a_product_may_read_a_copy_of_what_another_branch_changes(late_first: bool):
-    """With many samples, dy lastᵀ is larger than the last layer: it does not have to be in the trunk."""
-    many = torch.randn(OUTPUTS + 1, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    expected, found = [*weights(1), many], [*weights(1), many]
-    two_layers(*expected)
-    fork = forked(tracing.traced(two_layers, found))
-    assert fork is not None
-    products = [sum(name == "aten.mm.default" for name in operations(part)) for part in (fork.trunk, *fork.branches)]
-    assert products == [2, 1, 2]
-    shared = fork.trunk(*found)
-    for branch in fork.branches[:: -1 if late_first else 1]:
-        branch(*found, *shared)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
-
-
 def test_a_step_of_one_piece_is_not_forked():
     def one_layer(first: Tensor, last: Tensor, x: Tensor) -> None:
         last.copy_(last - 0.1 * last)

@@ -7,7 +7,7 @@ GPU, and the gradients of two layers' weights do not wait for each other. Small 
 biases, are a third branch, so that neither of the two has to wait for them.
 
 A step computes, and then writes to some of its inputs: its changes. No branch may read an input that another one
-changes, so whatever does so is in the trunk, or reads a copy; and what several need is in the trunk.
+changes, so whatever does so is in the trunk, as is what several need.
 """
 
 import operator
@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
 from fedntd.tracing import copy_of, extracted, is_mutable, is_number, is_view
 
@@ -45,7 +44,6 @@ class Fork(NamedTuple):
 
 def forked(module: fx.GraphModule) -> Fork | None:
     """None if there is nothing to be gained, or if it is not clear what the step changes when."""
-    module = copy_of(module)
     graph = module.graph
     changes = {node for node in graph.nodes if is_mutable(node)}
     (end,) = graph.find_nodes(op="output")
@@ -56,7 +54,6 @@ def forked(module: fx.GraphModule) -> Fork | None:
     if not most or not rest:
         return None
     parts = [part for part in (most, rest, few) if part]
-    copy_what_others_change(graph, parts)
     trunk = trunk_of(graph, parts)
     handed_over = [node for node in graph.nodes if node in trunk and not users_of(node) <= trunk]
     if sum(size_of(node) for node in handed_over if not meets_product(node)) > MOST_HANDED_OVER * sum(
@@ -95,46 +92,19 @@ def early_changes(changes: set[fx.Node], graph: fx.Graph) -> tuple[set[fx.Node],
     return large, early - large
 
 
-def needed_by(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> dict[fx.Node, set[int]]:
-    """For which parts of the changes an operation is needed."""
-    found: dict[fx.Node, set[int]] = {}
-    for node in reversed(graph.nodes):
-        changed_by = {i for i, part in enumerate(parts) if node in part}
-        found[node] = changed_by or set().union(*(found[user] for user in node.users))
-    return found
-
-
-def changed_by_others(own: set[int], parts: Sequence[set[fx.Node]]) -> set[fx.Node]:
-    """The inputs that other parts change than these; if there are two, those of both."""
-    return {change.all_input_nodes[0] for i, part in enumerate(parts) if own != {i} for change in part}
-
-
-def copy_what_others_change(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> None:
-    """A product of one branch that reads what another changes would have to be in the trunk, where the others wait for
-    it. Let it read a copy of that instead, where this is less than what it gives."""
-    needed = needed_by(graph, parts)
-    for node in graph.nodes:
-        if node.target not in PRODUCTS or len(needed[node]) != 1:
-            continue
-        others = changed_by_others(needed[node], parts)
-        sources = [source for source in node.all_input_nodes if inputs_in(source) & others]
-        if sum(map(size_of, sources)) < size_of(node):
-            for source in sources:
-                with graph.inserting_before(node):
-                    copied = graph.call_function(aten.clone.default, (source,))
-                copied.meta = dict(source.meta)
-                node.replace_input_with(source, copied)
-
-
 def trunk_of(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> set[fx.Node]:
     """What several branches need, what one must read before another changes it, and all that these need."""
-    needed = needed_by(graph, parts)
+    needed_by: dict[fx.Node, set[int]] = {}  # which branches
+    for node in reversed(graph.nodes):
+        changed_by = {i for i, part in enumerate(parts) if node in part}
+        needed_by[node] = changed_by or set().union(*(needed_by[user] for user in node.users))
+    changed = [{change.all_input_nodes[0] for change in part} for part in parts]
     trunk: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op != "call_function" or is_free(node) or is_mutable(node):
             continue
-        in_danger = changed_by_others(needed[node], parts) & read_by(node)
-        if len(needed[node]) > 1 or in_danger or users_of(node) & trunk:
+        in_danger = any(inputs & read_by(node) for i, inputs in enumerate(changed) if needed_by[node] != {i})
+        if len(needed_by[node]) > 1 or in_danger or users_of(node) & trunk:
             trunk.add(node)
     # several results leave the trunk one by one
     return trunk | {node for node in graph.nodes if node.target is operator.getitem and node.args[0] in trunk}
@@ -142,8 +112,7 @@ def trunk_of(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> set[fx.Node]:
 
 def size_of(node: fx.Node) -> int:
     """In bytes; of a change, what it writes."""
-    results = (node.all_input_nodes[1] if is_mutable(node) else node).meta["val"]
-    return sum(leaf.nbytes for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor))
+    return (node.all_input_nodes[1] if is_mutable(node) else node).meta["val"].nbytes
 
 
 def meets_product(node: fx.Node) -> bool:
@@ -159,12 +128,10 @@ def is_free(node: fx.Node) -> bool:
 
 def read_by(node: fx.Node) -> set[fx.Node]:
     """The inputs that it reads, be it through views."""
-    return set().union(*map(inputs_in, node.all_input_nodes))
-
-
-def inputs_in(node: fx.Node) -> set[fx.Node]:
-    """The input that it is, or those that it is a view of."""
-    return {node} if node.op == "placeholder" else read_by(node) if is_view(node) else set()
+    found = set()
+    for source in node.all_input_nodes:
+        found |= {source} if source.op == "placeholder" else read_by(source) if is_view(source) else set()
+    return found
 
 
 def users_of(node: fx.Node) -> set[fx.Node]:

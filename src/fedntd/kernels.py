@@ -77,9 +77,9 @@ class GroupedConv(torch.autograd.Function):
                 turned = as_tables(weight.flip(3, 4).transpose(1, 2), gradient_windowed(weight, images))
                 dx = torch.ops.fedntd.conv_forward(dense, turned, None, size, 1, False)[0].permute(0, 1, 4, 2, 3)
         has_bias = ctx.needs_input_grad[2]
-        tables = torch.ops.fedntd.conv_weight_gradient(*given, images, size, has_bias)
-        db = tables[:, -1, 0].to(weight.dtype) if has_bias else None
-        return dx, from_tables(tables, weight, window), db, None, None
+        table = torch.ops.fedntd.conv_weight_gradient(*given, images, size, has_bias)
+        db = table[:, -1].to(weight.dtype) if has_bias else None
+        return dx, from_table(table, weight), db, None, None
 
 
 def windowed(weight: Tensor, pool: bool) -> bool:
@@ -113,14 +113,11 @@ def as_tables(weight: Tensor, window: bool = False, further: int = 0) -> Tensor:
     return shifted.permute(0, 5, 6, 2, 3, 4, 1).flatten(4, 5).flatten(1, 3).contiguous()
 
 
-def from_tables(tables: Tensor, weight: Tensor, window: bool) -> Tensor:
-    """The gradient of the weights from that of their tables: [G, depth, places, N], or more."""
+def from_table(table: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of the weights from that of their one table, [G, depth, N] or more: without further channels."""
     channels, size = weight.shape[2:4]
-    side = size + window
-    pixels = tables[:, : tables.shape[1] // side**2 * side**2].unflatten(1, (side, side, -1))[..., :channels, :, :]
-    places = [(i, j) for i in range(1 + window) for j in range(1 + window)]
-    own = [pixels[:, i : i + size, j : j + size, :, p] for p, (i, j) in enumerate(places)]
-    return sum(own[1:], own[0]).permute(0, 4, 3, 1, 2).to(weight.dtype)
+    depth = table.shape[1] // size**2 * size**2
+    return table[:, :depth].unflatten(1, (size, size, -1))[..., :channels, :].permute(0, 4, 3, 1, 2).to(weight.dtype)
 
 
 def spread(dy: Tensor, index: Tensor) -> Tensor:
@@ -200,35 +197,24 @@ def fake_forward(
 
 
 def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int, bias: bool) -> Tensor:
-    """The gradient of the weights' tables, [G, depth, places, N], and that of the bias as a further row, at place 0.
+    """The gradient of the weights' one table, [G, depth, N], and that of the bias as a further row.
 
-    One table if `dy` is at every place of the images, with a border like theirs; four if it is at the place of its
-    window that `index` says.
+    `dy` is at every place of the images, with a border like theirs; or at the place of its window that `index` says.
     """
-    tables = fake_weight_gradient(dy, index, images, size, bias)
+    table = fake_weight_gradient(dy, index, images, size, bias)
     if is_fast(dy, images):
-        triton_kernels().weight_gradient(dy, index, images, tables, size, bias)
-        return tables
-    if index is None:
-        border = size // 2
-        dy = dy[:, :, border : dy.shape[2] - border, border : dy.shape[3] - border, None]
-        patches = images.unfold(2, size, 1).unfold(3, size, 1)  # [G, B, H, W, C, k, k]
-    else:
-        place = torch.arange(4, device=dy.device)[:, None]
-        dy = torch.where(index[..., None, :] == place, dy[..., None, :], 0)
-        patches = images.unfold(2, size + 1, 2).unfold(3, size + 1, 2)
-    rows = torch.einsum("gbhwcij,gbhwpn->gijcpn", patches, dy).flatten(1, 3)
-    if bias:
-        rows = F.pad(rows, (0, 0, 0, 0, 0, 1))
-        rows[:, -1, 0] = dy.sum((1, 2, 3, 4))
-    return tables.copy_(rows)
+        triton_kernels().weight_gradient(dy, index, images, table, size, bias)
+        return table
+    border = size // 2
+    dense = dy[:, :, border : -border or None, border : -border or None] if index is None else spread(dy, index)
+    patches = images.unfold(2, size, 1).unfold(3, size, 1)  # [G, B, H, W, C, k, k]
+    rows = torch.einsum("gbhwcij,gbhwn->gijcn", patches, dense).flatten(1, 3)
+    return table.copy_(torch.cat([rows, dense.sum((1, 2, 3))[:, None]], 1) if bias else rows)
 
 
 def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int, bias: bool) -> Tensor:
-    window = index is not None
-    depth = (size + window) ** 2 * images.shape[-1]
     dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
-    return dy.new_empty(dy.shape[0], depth + bias, 4 if window else 1, dy.shape[-1], dtype=dtype)
+    return dy.new_empty(dy.shape[0], size**2 * images.shape[-1] + bias, dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:

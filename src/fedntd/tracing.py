@@ -155,7 +155,6 @@ def split(module: fx.GraphModule, kinds: Sequence[str], may_foresee: Foreseeable
     for node in [*ahead, *kept]:
         with graph.inserting_after(after):
             after = graph.placeholder(f"kept_{node.name}")
-        after.meta = dict(node.meta)
         if node in carried:
             with graph.inserting_before(end):
                 graph.call_function(torch.ops.aten.copy_.default, (after, new[node]))

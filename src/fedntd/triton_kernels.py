@@ -5,7 +5,7 @@ a launch, and bias, 2x2 max-pooling and ReLU happen before anything is written. 
 products over channels-last images with a border of zeros, in which each row of a patch is one run of memory:
 
     forward          out[m, n] = sum_k patch[m, k] · weight[k, n]    m: a place in an image, k: (row, column, channel)
-    weight gradient  dw[k, n]  = sum_m patch[m, k] · dy[m, n]        in parts that are then summed
+    weight gradient  dw[k, n]  = sum_m patch[m, k] · dy[m, n]        in parts, summed by another kernel
     bias gradient    db[n]     = sum_m dy[m, n]                      as a last row of dw
 
 With WINDOW, m is a 2x2 pooling window, its patch has a row and a column more, and there are four tables of weights side
@@ -188,16 +188,28 @@ def weight_gradient_kernel(
 
 
 @triton.jit(do_not_specialize=["parts"])
-def sum_kernel(part_ptr, out_ptr, parts, numbers, MOST_PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def sum_kernel(
+    part_ptr, out_ptr, parts, C: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr,
+    BIAS: tl.constexpr, MOST_PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Sum the parts of a weight gradient, and the four tables of windows to one."""
+    SIDE: tl.constexpr = SIZE + 1 if WINDOW else SIZE
+    PLACES: tl.constexpr = 4 if WINDOW else 1
+    NUMBERS: tl.constexpr = (SIZE * SIZE * C + BIAS) * N
+    PART: tl.constexpr = (SIDE * SIDE * C + BIAS) * PLACES * N
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     group = tl.program_id(1).to(tl.int64)
-    part_ptr += group * parts * numbers
+    part_ptr += group * parts * PART
+    k, n = at // N, at % N
+    pixel = k // C
+    corner = tl.where(k < SIZE * SIZE * C, (pixel // SIZE * SIDE + pixel % SIZE) * C + k % C, SIDE * SIDE * C)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for part in tl.static_range(MOST_PARTS):  # written out, so that no load waits for the one before
-        total += tl.load(
-            part_ptr + part * numbers + at, mask=(at < numbers) & (at < (parts - part) * numbers), other=0.0
-        )
-    tl.store(out_ptr + group * numbers + at, total, mask=at < numbers)
+        for p in tl.static_range(PLACES):
+            away = tl.where(k < SIZE * SIZE * C, (p // 2 * SIDE + p % 2) * C, 0)
+            where = part * PART + ((corner + away) * PLACES + p) * N + n
+            total += tl.load(part_ptr + where, mask=(at < NUMBERS) & (at < (parts - part) * NUMBERS), other=0.0)
+    tl.store(out_ptr + group * NUMBERS + at, total, mask=at < NUMBERS)
 
 
 # rows, depth, warps, stages, for few channels and for many: fastest of those tried on an H200 with the paper's layers
@@ -215,7 +227,7 @@ TILES = {
 
 
 LEAST_ROWS = 64  # with fewer, tensor cores are not used in full
-SUMMED = 256  # numbers of a gradient whose parts a program sums
+SUMMED = 128  # numbers of a gradient whose parts a program sums
 
 
 class Chip(NamedTuple):
@@ -288,9 +300,9 @@ def gradient_tiles(kind: str, images: Tensor, features: int, depth: int, outputs
     columns, deep = tile(features, 32 if window else 64), tile(depth, most)
     across = triton.cdiv(depth, deep) * triton.cdiv(features, columns)
     processors = chip_of(images.device).processors
-    # of at least eight tiles each; some programs keep a processor busy, and for one group one on each are enough
+    # of at least six tiles each; some programs keep a processor busy, and for one group one on each are enough
     at_once = (2 if warps == 8 else 6) * processors
-    parts = min(triton.cdiv(outputs, 8 * rows), processors // across, at_once // (len(images) * across))
+    parts = min(triton.cdiv(outputs, 6 * rows), processors // across, at_once // (len(images) * across))
     besides = rows * (deep + (4 if window else 1) * columns)
     stages = stages_that_fit(stages, rows * (deep + 2 * columns), images, besides)
     return Tiles(rows, columns, deep, warps, stages, max(1, parts))
@@ -317,18 +329,20 @@ def forward(
     )  # fmt: skip
 
 
-def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Tensor, size: int, bias: bool) -> None:
-    """Fill `tables`: in parts, so that the chip has enough to do, which are then summed."""
+def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, table: Tensor, size: int, bias: bool) -> None:
+    """Fill `table`: in parts, so that the chip has enough to do, which are then summed."""
     window = index is not None
     dy, index, images = by_group(dy), by_group(index if window else dy), by_group(images)
     groups, batch, height, width, channels = images.shape
     run = run_of((size + window) * channels, width * channels)
     height, width = height - size + 1, width - size + 1
-    outputs, depth, features = batch * height * width // (4 if window else 1), tables.shape[1] - bias, tables.shape[3]
+    places, depth, features = (4 if window else 1), (size + window) ** 2 * channels, table.shape[2]
+    outputs = batch * height * width // places
     tiles = gradient_tiles("window weight gradient" if window else "weight gradient", images, features, depth, outputs)
     share = tiles.rows * triton.cdiv(triton.cdiv(outputs, tiles.parts), tiles.rows)
     parts = triton.cdiv(outputs, share)
-    partial = tables if parts == 1 else tables.new_empty(groups, parts, *tables.shape[1:])
+    summed = parts > 1 or window
+    partial = table.new_empty(groups, parts, depth + bias, places, features) if summed else table
     across = (triton.cdiv(depth, tiles.depth) + bias) * triton.cdiv(features, tiles.columns)
     weight_gradient_kernel[(across, groups, parts)](
         dy, index, images, partial, dy.stride(0), index.stride(0), images.stride(0), outputs, share,
@@ -337,8 +351,8 @@ def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, tables: Te
         SPLIT=dy.dtype == torch.float32 and dot_precision(dy) == "tf32", PRECISION=dot_precision(dy),
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
-    if parts > 1:
-        numbers = tables[0].numel()
-        sum_kernel[(triton.cdiv(numbers, SUMMED), groups)](
-            partial, tables, parts, numbers, MOST_PARTS=triton.next_power_of_2(parts), BLOCK=SUMMED
-        )
+    if summed:
+        sum_kernel[(triton.cdiv(table[0].numel(), SUMMED), groups)](
+            partial, table, parts, C=channels, N=features, SIZE=size, WINDOW=window, BIAS=bias,
+            MOST_PARTS=triton.next_power_of_2(parts), BLOCK=SUMMED,
+        )  # fmt: skip
