@@ -179,12 +179,21 @@ def makes_a_view(function: Any) -> bool:
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[None]:
+def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[tuple[str, ...]]:
     """Let the engine train by steps in two branches, in the order that the test's `late_first` says, and see that
-    neither touches what the other writes; here is one entry for each of these steps."""
-    taken: list[None] = []
+    neither touches what the other writes; here are, for each of these steps, the streams of the forks that it is in."""
+    taken: list[tuple[str, ...]] = []
+    streams: list[str] = []
+    open_forks: list[str] = []
 
-    def one_after_the_other(plain: Callable, urgent: Callable, stream: None) -> None:
+    def new_stream(device: torch.device) -> str:
+        streams.append(f"stream {len(streams)}")
+        return streams[-1]
+
+    def one_after_the_other(plain: Callable, urgent: Callable, stream: str) -> None:
+        assert stream not in open_forks  # a fork in a branch needs a stream of its own
+        open_forks.append(stream)
+        taken.append(tuple(open_forks))
         touched = []
         for branch in (urgent, plain) if request.getfixturevalue("late_first") else (plain, urgent):
             with Touched() as mode:
@@ -193,23 +202,26 @@ def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
         for one, other in (touched, touched[::-1]):
             assert one.written
             assert one.written.isdisjoint(other.read | other.written)
-        taken.append(None)
+        open_forks.pop()
 
     monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
     monkeypatch.setattr(tracing, "FEW", 0)  # small layers are layers
     monkeypatch.setattr(steps, "compiled", lambda module: module)
+    monkeypatch.setattr(steps, "urgent_stream_on", new_stream)
     monkeypatch.setattr(steps, "side_by_side", one_after_the_other)
     return taken
 
 
 @pytest.mark.parametrize(
-    ("seed", "late_first"),
-    [(6, False), (9, True), (11, False), (22, True), (23, False), (24, True)],
+    ("seed", "late_first", "deep"),
+    [(6, False, 2), (9, True, 1), (11, False, 1), (22, True, 2), (23, False, 2), (24, True, 1)],
 )
 def test_branches_have_nothing_to_do_with_each_other(
-    seed: int, late_first: bool, make_config: Callable[..., Config], forks: list
+    seed: int, late_first: bool, deep: int, make_config: Callable[..., Config], forks: list[tuple[str, ...]]
 ):
+    """Where a branch forks again, forks are two deep. Those of all steps are taken on the same streams, since memory
+    that was freed on a stream is used again only there."""
     dataset, sections = drawn_run(seed)
     loop, run = (
         Federation(make_config(engine=engine, **sections), dataset, Patchwork(seed, dataset.shape))
@@ -217,31 +229,10 @@ def test_branches_have_nothing_to_do_with_each_other(
     )
     list(loop), list(run)
     assert len(forks) > 3
+    assert {len(streams) for streams in forks} == set(range(1, deep + 1))
+    assert len(set(forks)) == deep
     for name, leaf in loop.state.w.items():
         torch.testing.assert_close(run.state.w[name], leaf, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("late_first", [False])
-def test_forks_of_all_steps_are_taken_on_the_same_two_streams(
-    late_first: bool, make_config: Callable[..., Config], forks: list, monkeypatch: pytest.MonkeyPatch
-):
-    """Memory that was freed on a stream is used again only there; and a fork in a branch needs a stream of its own."""
-    streams: list[object] = []
-    monkeypatch.setattr(steps, "urgent_stream_on", lambda device: streams.append(object()) or streams[-1])
-    one_after_the_other, open_forks, used = steps.side_by_side, [], []
-
-    def noted(plain: Callable, urgent: Callable, stream: Any) -> None:
-        assert stream not in open_forks
-        open_forks.append(stream)
-        used.append(tuple(open_forks))
-        one_after_the_other(plain, urgent, stream)
-        open_forks.pop()
-
-    monkeypatch.setattr(steps, "side_by_side", noted)
-    dataset, sections = drawn_run(22)
-    Federation(make_config(engine="vectorised", **sections), dataset, Patchwork(22, dataset.shape)).play_round()
-    assert len(streams) == 2
-    assert len(set(used)) == 2  # that of a fork; those of both
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
