@@ -24,8 +24,10 @@ lint: $(VENV)/test
 	$(BIN)/ruff check
 	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
 
+# a process for each core, since more threads would be in their way; each begins with its own part of the files, so that
+# what a file prepares is prepared once, and takes over tests of others when it is done
 pytest: $(VENV)/test
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto  # a process for each core: more threads would be in their way
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
 
 # four modules at a time, on two cores too, since a federation waits for its own processes a lot
 test-flower: $(VENV)/test

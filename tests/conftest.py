@@ -1,5 +1,7 @@
 """Small worlds that several tests share: real images from the package, and tiny synthetic problems in float64."""
 
+import gc
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -17,11 +19,24 @@ from points import CHEAP
 settings.register_profile("fedntd", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("fedntd")
 
+# What a GPU would compile is compiled for a CPU here, without its vector instructions: to try out which it has, and to
+# write everything with and without them, would take as long as all else that the compiler does.
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+
 
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Name bytes by their length: gzip writes the time into what it compresses, and all workers must collect the same
     names."""
     return f"{len(val)}-bytes" if isinstance(val, bytes) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The test that takes longest comes first: another process would wait for it at the end."""
+    items.sort(key=lambda item: item.name != "test_the_compiled_step_is_the_same_step")
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # see `what_stays_is_not_searched_for_garbage`; some libraries complain of what is left at the end
 
 
 class TinyNet(nn.Module):
@@ -40,6 +55,14 @@ class TinyNet(nn.Module):
         z = torch.tanh(self.hidden(x))
         slim = torch.tanh(nn.functional.linear(x[:, :1].detach(), self.hidden.weight[:2, :1], self.hidden.bias[:2]))
         return Out(self.head(z), z, Taps(*(maps[..., None, None] for maps in (x, z, x[:, :1], slim))))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_stays_is_not_searched_for_garbage() -> None:
+    """A process that tests everything holds a million objects to its end. Runs that are trained together ask for their
+    garbage to be collected, which would look through all of these each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ def unlabelled_points() -> Dataset:
     return from_tensors("points", part, part)
 
 
-# Other settings than the defaults of methods whose server makes thousands of steps a round.
+# Other settings than the defaults of methods whose server makes thousands of steps a round, or that loop in each step.
 CHEAP = {
+    "fedalign": {"iterations": 2},
     "feddf": {"steps": 4, "lr": 0.02, "batch_size": 16},
     "fedbe": {"epochs": 2, "batch_size": 16, "swa_start": 2, "swa_every": 1},
 }

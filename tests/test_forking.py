@@ -226,12 +226,22 @@ def makes_a_view(function: Any) -> bool:
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[int]:
+def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[tuple[str, ...]]:
     """Let the engine train by steps in branches, in the order that the test's `late_first` says, and see that none
-    touches what another writes; here is the number of branches of each of these forks."""
-    taken: list[int] = []
+    touches what another writes; here are, for each of these steps, the streams of the forks that it is in."""
+    taken: list[tuple[str, ...]] = []
+    streams: list[str] = []
+    in_use: list[str] = []
 
-    def one_after_the_other(branches: list[Callable], streams: Any) -> None:
+    def new_stream(device: torch.device) -> str:
+        streams.append(f"stream {len(streams)}")
+        return streams[-1]
+
+    def one_after_the_other(branches: list[Callable], sides: list[str]) -> None:
+        assert len(branches) <= 1 + len(sides)
+        assert set(sides).isdisjoint(in_use)  # a fork in a branch needs streams of its own
+        in_use.extend(sides)
+        taken.append(tuple(in_use))
         touched = []
         for branch in branches[:: -1 if request.getfixturevalue("late_first") else 1]:
             with Touched() as mode:
@@ -240,23 +250,26 @@ def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
         for one, other in permutations(touched, 2):
             assert one.written
             assert one.written.isdisjoint(other.read | other.written)
-        taken.append(len(branches))
+        del in_use[-len(sides) :]
 
     monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
     monkeypatch.setattr(tracing, "FEW", 0)  # small layers are layers
     monkeypatch.setattr(steps, "compiled", lambda module: module)
+    monkeypatch.setattr(steps, "urgent_stream_on", new_stream)
     monkeypatch.setattr(steps, "side_by_side", one_after_the_other)
     return taken
 
 
 @pytest.mark.parametrize(
-    ("seed", "late_first"),
-    [(6, False), (9, True), (11, False), (22, True), (23, False), (24, True)],
+    ("seed", "late_first", "deep"),
+    [(6, False, 2), (9, True, 1), (11, False, 1), (22, True, 2), (23, False, 2), (24, True, 1)],
 )
 def test_branches_have_nothing_to_do_with_each_other(
-    seed: int, late_first: bool, make_config: Callable[..., Config], forks: list
+    seed: int, late_first: bool, deep: int, make_config: Callable[..., Config], forks: list[tuple[str, ...]]
 ):
+    """Where a branch forks again, forks are two deep. Those of all steps are taken on the same streams, since memory
+    that was freed on a stream is used again only there."""
     dataset, sections = drawn_run(seed)
     loop, run = (
         Federation(make_config(engine=engine, **sections), dataset, Patchwork(seed, dataset.shape))
@@ -264,32 +277,10 @@ def test_branches_have_nothing_to_do_with_each_other(
     )
     list(loop), list(run)
     assert len(forks) > 3
+    assert {len(streams) for streams in forks} == set(range(2, 2 * deep + 1, 2))  # two for each fork
+    assert len(set(forks)) == deep
     for name, leaf in loop.state.w.items():
         torch.testing.assert_close(run.state.w[name], leaf, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("late_first", [False])
-def test_forks_of_all_steps_are_taken_on_the_same_streams(
-    late_first: bool, make_config: Callable[..., Config], forks: list, monkeypatch: pytest.MonkeyPatch
-):
-    """Memory that was freed on a stream is used again only there; and a fork in a branch needs a stream of its own."""
-    streams: list[object] = []
-    monkeypatch.setattr(steps, "urgent_stream_on", lambda device: streams.append(object()) or streams[-1])
-    one_after_the_other, open_forks, used = steps.side_by_side, [], []
-
-    def noted(branches: list[Callable], sides: list) -> None:
-        assert len(branches) - 1 <= len(sides)
-        assert all(set(sides).isdisjoint(others) for others in open_forks)
-        open_forks.append(sides)
-        used.append(tuple(map(tuple, open_forks)))
-        one_after_the_other(branches, sides)
-        open_forks.pop()
-
-    monkeypatch.setattr(steps, "side_by_side", noted)
-    dataset, sections = drawn_run(22)
-    Federation(make_config(engine="vectorised", **sections), dataset, Patchwork(22, dataset.shape)).play_round()
-    assert len(streams) == 4
-    assert len(set(used)) == 2  # those of a fork; those of both
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of

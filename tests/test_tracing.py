@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedntd import tracing
-from fedntd.tracing import BATCH, OWN, SHARED, WEIGHTS
+from fedntd.forking import branch
+from fedntd.tracing import BATCH, OWN, SHARED, WEIGHTS, is_mutable
 
 
 def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_number():
@@ -140,8 +141,13 @@ def test_parts_share_their_constants():
     tensors = [torch.ones(2, 2), torch.ones(2, 2)]
     module = tracing.traced(step, tensors)
     (held,) = module.buffers()
-    for part in (tracing.copy_of(module), tracing.split(module, [WEIGHTS, BATCH]).step):
+    (change,) = (node for node in module.graph.nodes if is_mutable(node))
+    returning, changing = tracing.extracted(module, change.all_input_nodes[1:]), branch(module, {change}, [])
+    torch.testing.assert_close(returning(*tensors), (1 - constant,))
+    after_split = tracing.split(module, [WEIGHTS, BATCH]).step
+    for part in (returning, changing, after_split):
         assert [leaf.data_ptr() for leaf in part.buffers()] == [held.data_ptr()]
+    for part in (changing, after_split):
         w = torch.ones(2, 2)
         part(w, tensors[1])
         torch.testing.assert_close(w, 1 - constant)

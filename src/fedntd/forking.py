@@ -10,6 +10,7 @@ A step computes, and then writes to some of its inputs: its changes. No branch m
 changes, so whatever does so is in the trunk, as is what several need.
 """
 
+import copy
 import operator
 from collections.abc import Sequence
 from itertools import accumulate
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx
 
-from fedntd.tracing import copy_of, extracted, is_mutable, is_number, is_view
+from fedntd.tracing import extracted, is_mutable, is_number, is_view
 
 aten = torch.ops.aten
 PRODUCTS = {
@@ -144,8 +145,7 @@ def users_of(node: fx.Node) -> set[fx.Node]:
 
 def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Node]) -> fx.GraphModule:
     """A copy that makes only these changes, and takes what is given as further inputs."""
-    part, kept = copy_of(module), {change.name for change in changes}
-    graph = part.graph
+    graph, kept = copy.deepcopy(module.graph), {change.name for change in changes}
     by_name = {node.name: node for node in graph.nodes}
     after = graph.find_nodes(op="placeholder")[-1]
     for node in given:
@@ -158,8 +158,7 @@ def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Nod
             graph.erase_node(node)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_mutable(node))
     graph.lint()
-    part.recompile()
-    return part
+    return fx.GraphModule(module, graph)  # with the same constants
 
 
 def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:

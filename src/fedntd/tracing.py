@@ -171,20 +171,14 @@ def layout_of(tensor: Tensor) -> list[int]:
     return sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis))
 
 
-def copy_of(module: fx.GraphModule) -> fx.GraphModule:
-    """Its graph can be changed; constants, such as frozen layers, stay the same tensors, since they may be large."""
-    return fx.GraphModule(module, copy.deepcopy(module.graph))
-
-
 def extracted(module: fx.GraphModule, results: Sequence[fx.Node]) -> fx.GraphModule:
     """A copy that changes nothing and returns these results."""
-    part = copy_of(module)
-    names = {node.name for node in results}
-    (end,) = part.graph.find_nodes(op="output")
-    end.args = (tuple(node for node in part.graph.nodes if node.name in names),)
-    part.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
-    part.recompile()
-    return part
+    graph, names = copy.deepcopy(module.graph), {node.name for node in results}
+    (end,) = graph.find_nodes(op="output")
+    end.args = (tuple(node for node in graph.nodes if node.name in names),)
+    graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    # only now, since it writes the code; constants, such as frozen layers, stay the same tensors: they may be large
+    return fx.GraphModule(module, graph)
 
 
 def dependence(graph: fx.Graph, kinds: dict[fx.Node, str]) -> dict[fx.Node, set[str]]:

@@ -213,7 +213,10 @@ def test_hyper():
 
 # --- measured on small runs -------------------------------------------------------------------------------------
 
-SETTINGS = ("federation.rounds=2", "federation.ratio=0.15", "federation.local_epochs=1", "device=cpu", "workers=1")
+SETTINGS = (
+    *("federation.rounds=2", "federation.ratio=0.15", "federation.local_epochs=1", "device=cpu", "workers=1"),
+    "data.name=fedntd.paper.rehearsal:thumbnails",  # a quarter of the pixels
+)
 TINY = Setting(small=True, settings=SETTINGS)
 
 
