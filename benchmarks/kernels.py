@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/kernels.py [--clients 1 10] [--precision bf16] [--tune]
 
 Shows the time of a launch for all clients (batch 50), and what it achieves; `--tune` tries other tiles than those that
-triton_kernels.py chooses, the fastest first. The time of a weight gradient is with the sum of its parts.
+tiles.py chooses, the fastest first. The time of a weight gradient is with the sum of its parts.
 """
 
 import argparse
@@ -17,20 +17,21 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
 from fedntd import kernels, triton_kernels
-from fedntd.triton_kernels import Tiles
+from fedntd.tiles import Tiles
 
 BATCH = 50
 # what, kind of tiles, channels, outputs, side of the image, pooling; a data gradient is a forward pass of the gradient
 LAYERS = [
     ("conv1 forward", "window forward", 4, 32, 32, True),
     ("conv2 forward", "pooled forward", 32, 64, 16, True),
-    ("conv2 data gradient", "forward", 64, 32, 16, False),
+    ("conv2 data gradient", "window forward", 64, 32, 16, False),
     ("conv1 weight gradient", "window weight gradient", 4, 32, 32, True),
     ("conv2 weight gradient", "weight gradient", 32, 64, 16, False),
 ]
-# in 32 bits, pooled convolutions do not read whole windows
-PLAIN = {"window forward": "pooled forward", "window weight gradient": "weight gradient"}
-WITHOUT_WINDOWS = [(what, PLAIN.get(kind, kind), c, n, side, pool) for what, kind, c, n, side, pool in LAYERS]
+# in 32 bits, nothing reads whole windows
+PLAIN = {("window forward", True): "pooled forward", ("window forward", False): "forward"}
+PLAIN |= {("window weight gradient", True): "weight gradient"}
+WITHOUT_WINDOWS = [(what, PLAIN.get((kind, pool), kind), c, n, side, pool) for what, kind, c, n, side, pool in LAYERS]
 FORWARD = {"rows": (16, 32, 64, 128, 256), "columns": (16, 32, 64), "depth": (16, 32, 64, 128), "parts": (1,)}
 GRADIENT = {"rows": (16, 32, 64, 128), "columns": (32, 64), "depth": (32, 64, 128), "parts": (1, 2, 4, 8, 16, 32, 64)}
 SHOWN = 5  # of the tiles that were tried

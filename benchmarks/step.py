@@ -1,13 +1,17 @@
 """What one optimiser step of the vectorised engine costs on this GPU, by the number of clients in it.
 
-    PYTHONPATH=src python benchmarks/step.py [--clients 1 2 10 100] [--precision bf16] [--kernels]
+    PYTHONPATH=src python benchmarks/step.py [--clients 1 2 10 100] [--precision bf16] [--kernels] [--timeline]
 
 FedNTD on the paper's network, batch 50, images of CIFAR-10's shape (random ones: they take the same time). A step's
-time is that of replaying its CUDA graphs, with its share of what is done ahead; `--kernels` also shows where it goes.
+time is that of replaying its CUDA graphs, with its share of what is done ahead; `--kernels` also shows where it goes,
+and `--timeline` what runs when, on which stream: looking ahead, and two steps.
 """
 
 import argparse
+import json
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -45,6 +49,18 @@ def take_steps(step: Step, foresight: Foresight, plan: torch.Tensor, number: int
         step.take()
 
 
+def show_timeline(profile: torch.profiler.profile) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(file))
+        events = json.loads(file.read_text())["traceEvents"]
+    kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: e["ts"])
+    for kernel in kernels:
+        begin = kernel["ts"] - kernels[0]["ts"]
+        stream, name = kernel["args"]["stream"], kernel["name"][:100]
+        print(f"    {begin:8.1f} to {begin + kernel['dur']:8.1f} µs  stream {stream:<4} {name}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 2, 3, 4, 6, 8, 10, 30, 100])
@@ -52,6 +68,7 @@ def main() -> None:
     parser.add_argument("--algorithm", default="fedntd")
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--kernels", action="store_true", help="also show the kernels that take longest")
+    parser.add_argument("--timeline", action="store_true", help="also show what runs when")
     arguments = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {arguments.algorithm}, {arguments.precision}")
     for clients in arguments.clients:
@@ -78,6 +95,11 @@ def main() -> None:
             for kernel in kernels[:40]:
                 share = kernel.device_time_total / SHOWN
                 print(f"    {share:7.1f} µs  {kernel.count / SHOWN:5.1f} x  {kernel.key[:110]}")
+        if arguments.timeline:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                take_steps(step, foresight, plan, 2)
+                torch.cuda.synchronize()
+            show_timeline(profile)
 
 
 if __name__ == "__main__":

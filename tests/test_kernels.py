@@ -128,7 +128,7 @@ def test_triton_kernels_in_the_interpreter():
     """
     program = (
         "import torch\n"
-        "from fedntd import kernels\n"
+        "from fedntd import kernels, tiles\n"
         "from test_kernels import SHAPES, gradients_of_several_losses, relative_errors\n"
         "assert kernels.INTERPRETED and kernels.is_fast(torch.zeros(1))\n"
         "def check(shape, shared):\n"
@@ -138,8 +138,7 @@ def test_triton_kernels_in_the_interpreter():
         "    check(shape, 'nothing')\n"
         "kernels.windowed = lambda weight, pool: pool and weight.shape[2] < 16\n"
         "kernels.gradient_windowed = lambda weight, images: images.shape[2] % 2 == images.shape[3] % 2 == 0\n"
-        "tiles = kernels.triton_kernels().TILES\n"
-        "tiles |= {(kind, 32): of_16_bits for (kind, _), of_16_bits in tiles.items() if 'window' in kind}\n"
+        "tiles.TILES |= {(kind, 32): same for (kind, _), same in tiles.TILES.items() if 'window' in kind}\n"
         "for shape in SHAPES:\n"
         "    check(shape, 'nothing')\n"
         "for shared in ('images', 'weights'):\n"

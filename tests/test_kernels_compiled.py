@@ -10,6 +10,7 @@ from torch import Tensor
 from fedntd import kernels
 
 triton = pytest.importorskip("triton", reason="Triton is not on this platform")
+tiles = pytest.importorskip("fedntd.tiles")
 
 # architecture, processors, and the shared memory that a program can have
 H200, RTX_4090 = (90, 132, 232448), (89, 128, 101376)
@@ -68,8 +69,11 @@ def launch_all(groups: int, dtype: torch.dtype) -> None:
         kernels.conv_forward(images, plain, bias, size, 2, True)
         for step in (1, 2):
             kernels.conv_forward(images, plain, bias, size, step, False)
-        kernels.conv_weight_gradient(empty(batch, padded, padded, outputs), None, images, size, True)
-        if kernels.windowed(empty(outputs, channels, size, size), pool=True):
+        weight, dense = empty(outputs, channels, size, size), empty(batch, padded, padded, outputs)
+        kernels.conv_weight_gradient(dense, None, images, size, True)
+        if kernels.gradient_windowed(weight, images):
+            kernels.conv_forward(dense, empty((size + 1) ** 2 * outputs, 4, channels), None, size, 1, False)
+        if kernels.windowed(weight, pool=True):
             kernels.conv_forward(images, empty((size + 1) ** 2 * channels, 4, outputs), bias, size, 2, True)
             dy, index = (empty(batch, side // 2, side // 2, outputs, dtype=kind) for kind in (dtype, torch.uint8))
             kernels.conv_weight_gradient(dy, index, images, size, True)
@@ -97,7 +101,7 @@ def test_every_launch_fits_into_shared_memory(
     ours = kernels.triton_kernels()
     monkeypatch.setattr(kernels, "is_fast", lambda *_: True)
     monkeypatch.setattr(ours, "dot_precision", lambda x: precision)
-    monkeypatch.setattr(ours, "chip_of", lambda device: ours.Chip(processors, shared))
+    monkeypatch.setattr(tiles, "chip_of", lambda device: tiles.Chip(processors, shared))
     names = "forward_kernel", "weight_gradient_kernel", "sum_kernel"
     recorders = [Recorder(getattr(ours, name)) for name in names]
     for name, recorder in zip(names, recorders, strict=True):
