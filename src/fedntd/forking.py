@@ -87,9 +87,9 @@ def early_changes(changes: set[fx.Node], graph: fx.Graph) -> tuple[set[fx.Node],
     most = next((waits_for[c] for c, size in zip(ordered, sums, strict=True) if 2 * size >= sums[-1]), 0)
     early = {change for change in changes if waits_for[change] <= most}
     large = {change for change in early if SMALL * size_of(change) >= max(map(size_of, early))}
-    others = set().union(*(products[change] for change in changes - early))
-    own = set().union(*(products[change] for change in large)) - others
-    large |= {change for change in early if products[change] & own}
+    of_the_rest = set().union(*(products[change] for change in changes - early))
+    of_large = set().union(*(products[change] for change in large)) - of_the_rest
+    large |= {change for change in early if products[change] & of_large}
     return large, early - large
 
 

@@ -67,15 +67,15 @@ class GroupedConv(torch.autograd.Function):
         weight, index, images = ctx.saved_tensors
         size = weight.shape[-1]
         dy = gradients[0].permute(0, 1, 3, 4, 2)
-        window, dx, given = windowed(weight, ctx.pool), None, (dy.contiguous(), index)
+        window, dense, dx = windowed(weight, ctx.pool), dy, None
         if ctx.needs_input_grad[0] or not window:
             places = index if ctx.pool else torch.zeros_like(dy, dtype=torch.uint8)
             dense = with_border(spread(dy, places) if ctx.step == 2 else dy, size // 2)
-            given = given if window else (dense, None)
-            if ctx.needs_input_grad[0]:
-                # the same convolution, of the gradient, with the weights turned around
-                turned = as_tables(weight.flip(3, 4).transpose(1, 2), gradient_windowed(weight, images))
-                dx = torch.ops.fedntd.conv_forward(dense, turned, None, size, 1, False)[0].permute(0, 1, 4, 2, 3)
+        if ctx.needs_input_grad[0]:
+            # the same convolution, of the gradient, with the weights turned around
+            turned = as_tables(weight.flip(3, 4).transpose(1, 2), gradient_windowed(weight, images))
+            dx = torch.ops.fedntd.conv_forward(dense, turned, None, size, 1, False)[0].permute(0, 1, 4, 2, 3)
+        given = (dy.contiguous(), index) if window else (dense, None)
         has_bias = ctx.needs_input_grad[2]
         table = torch.ops.fedntd.conv_weight_gradient(*given, images, size, has_bias)
         db = table[:, -1].to(weight.dtype) if has_bias else None
