@@ -119,6 +119,19 @@ def test_masked_batch_statistics_equal_those_of_the_real_samples():
     torch.testing.assert_close(padded, short, rtol=0, atol=1e-12)
 
 
+def test_masked_batch_statistics_of_low_precision_have_full_precision():
+    """Where a mean is large, its rounding to bf16 would be a good part of the deviation from it."""
+    torch.manual_seed(0)
+    x = (10 + 0.25 * torch.randn(50, 4, 7, 7)).bfloat16()
+    norm = BatchStatNorm(4).bfloat16()
+    norm.mask = torch.arange(50) < 37
+    found = norm(x)
+    assert found.dtype == torch.bfloat16
+    wide = x.double()
+    variance, mean = torch.var_mean(wide[:37], (0, 2, 3), correction=0, keepdim=True)
+    torch.testing.assert_close(found.double(), (wide - mean) / (variance + norm.eps).sqrt(), rtol=2**-8, atol=1e-5)
+
+
 def test_masked_batch_statistics_can_be_vectorised_over_clients():
     torch.manual_seed(0)
     model = Model(build("resnet10", (1, 16, 16), 3), "fp64")

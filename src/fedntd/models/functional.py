@@ -71,12 +71,14 @@ class BatchStatNorm(nn.Module):
             # not F.batch_norm, which refuses a batch of one sample with one pixel
             return torch.batch_norm(x, weight, bias, None, None, True, 0.0, self.eps, x.is_cuda)
         along = [0, *range(2, x.ndim)]
-        per_sample = self.mask.to(x.dtype).view(-1, *[1] * (x.ndim - 1))
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # as in batch_norm: a mean in bf16 has three digits
+        per_sample = self.mask.to(wide.dtype).view(-1, *[1] * (x.ndim - 1))
         count = per_sample.sum() * (x[0, 0].numel())
-        mean = (x * per_sample).sum(along, keepdim=True) / count
-        variance = ((x - mean).square() * per_sample).sum(along, keepdim=True) / count
+        mean = (wide * per_sample).sum(along, keepdim=True) / count
+        variance = ((wide - mean).square() * per_sample).sum(along, keepdim=True) / count
         shape = [1, -1, *[1] * (x.ndim - 2)]
-        return (x - mean) * torch.rsqrt(variance + self.eps) * weight.view(shape) + bias.view(shape)
+        normal = (wide - mean) * torch.rsqrt(variance + self.eps) * weight.view(shape) + bias.view(shape)
+        return normal.to(x.dtype)
 
 
 class Model:
