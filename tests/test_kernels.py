@@ -27,7 +27,7 @@ SHAPES = [
     (2, 2, 1, 32, 6, 6, 5, "pool"),
     (1, 3, 2, 7, 2, 4, 3, "pool"),
     (2, 1, 5, 40, 4, 2, 1, "pool"),
-    (2, 5, 3, 20, 14, 18, 3, "pool"),  # the weight gradient in several parts
+    (1, 9, 3, 20, 14, 18, 3, "pool"),  # the weight gradient in several parts, with windows too
     (1, 1, 1, 70, 14, 14, 5, "pool"),
     (3, 2, 5, 7, 5, 4, 3, "stride 1"),
     (2, 2, 4, 7, 14, 14, 3, "stride 1"),  # the weight gradient in several parts

@@ -79,9 +79,9 @@ def gradient_tiles(kind: str, images: Tensor, features: int, depth: int, outputs
     columns, deep = tile(features, 32 if window else 64), tile(depth, most)
     across = triton.cdiv(depth, deep) * triton.cdiv(features, columns)
     processors = chip_of(images.device).processors
-    # of at least six tiles each; some programs keep a processor busy, and for one group one on each are enough
+    # of at least eight tiles each; some programs keep a processor busy, and for one group one on each are enough
     at_once = (2 if warps == 8 else 6) * processors
-    parts = min(triton.cdiv(outputs, 6 * rows), processors // across, at_once // (len(images) * across))
+    parts = min(triton.cdiv(outputs, 8 * rows), processors // across, at_once // (len(images) * across))
     besides = rows * (deep + (4 if window else 1) * columns)
     stages = stages_that_fit(stages, rows * (deep + 2 * columns), images, besides)
     return Tiles(rows, columns, deep, warps, stages, max(1, parts))

@@ -190,29 +190,28 @@ def weight_gradient_kernel(
 @triton.jit(do_not_specialize=["parts"])
 def sum_kernel(
     part_ptr, out_ptr, parts, C: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    BIAS: tl.constexpr, MOST_PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sum the parts of a weight gradient, and the four tables of windows to one."""
+    """Sum the parts of a weight gradient, and the four tables of windows to one: ROWS numbers for each."""
     SIDE: tl.constexpr = SIZE + 1 if WINDOW else SIZE
     PLACES: tl.constexpr = 4 if WINDOW else 1
     NUMBERS: tl.constexpr = (SIZE * SIZE * C + BIAS) * N
     PART: tl.constexpr = (SIDE * SIDE * C + BIAS) * PLACES * N
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     group = tl.program_id(1).to(tl.int64)
-    part_ptr += group * parts * PART
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k, n = at // N, at % N
-    pixel = k // C
-    corner = tl.where(k < SIZE * SIZE * C, (pixel // SIZE * SIDE + pixel % SIZE) * C + k % C, SIDE * SIDE * C)
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for part in tl.static_range(MOST_PARTS):  # written out, so that no load waits for the one before
-        for p in tl.static_range(PLACES):
-            away = tl.where(k < SIZE * SIZE * C, (p // 2 * SIDE + p % 2) * C, 0)
-            where = part * PART + ((corner + away) * PLACES + p) * N + n
-            total += tl.load(part_ptr + where, mask=(at < NUMBERS) & (at < (parts - part) * NUMBERS), other=0.0)
+    of_weight, pixel = k < SIZE * SIZE * C, k // C
+    corner = tl.where(of_weight, (pixel // SIZE * SIDE + pixel % SIZE) * C + k % C, SIDE * SIDE * C)
+    row = tl.arange(0, ROWS)
+    part, place = row // PLACES, row % PLACES
+    away = tl.where(of_weight[None, :], ((place // 2 * SIDE + place % 2) * C)[:, None], 0)
+    where = (part * PART + place * N)[:, None] + (corner[None, :] + away) * PLACES * N + n[None, :]
+    good = (part < parts)[:, None] & (at < NUMBERS)[None, :]
+    total = tl.sum(tl.load(part_ptr + group * parts * PART + where, mask=good, other=0.0), 0)
     tl.store(out_ptr + group * NUMBERS + at, total, mask=at < NUMBERS)
 
 
-SUMMED = 128  # numbers of a gradient whose parts a program sums
+SUMMED = 4096  # numbers that a program reads to sum them
 
 
 def dot_precision(x: Tensor) -> str:
@@ -273,7 +272,8 @@ def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, table: Ten
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if summed:
-        sum_kernel[(triton.cdiv(table[0].numel(), SUMMED), groups)](
-            partial, table, parts, C=channels, N=features, SIZE=size, WINDOW=window, BIAS=bias,
-            MOST_PARTS=triton.next_power_of_2(parts), BLOCK=SUMMED,
-        )  # fmt: skip
+        rows = triton.next_power_of_2(parts * places)
+        block = max(1, SUMMED // rows)
+        sum_kernel[(triton.cdiv(table[0].numel(), block), groups)](
+            partial, table, parts, C=channels, N=features, SIZE=size, WINDOW=window, BIAS=bias, ROWS=rows, BLOCK=block
+        )
