@@ -27,6 +27,7 @@ from torch.func import vmap
 from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context, Result, Upload
+from fedntd.buffers import Buffers, OwnBatch, by_client, tensors_of
 from fedntd.config import Optimiser
 from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
@@ -38,7 +39,7 @@ from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
 from fedntd.models.functional import Batch, Model
 from fedntd.plan import Plan, busy, rounded_up, stretches
-from fedntd.steps import AHEAD, PLANNED, Buffers, Compiler, Foresight, OwnBatch, Step, by_client, tensors_of
+from fedntd.steps import AHEAD, PLANNED, Compiler, Foresight, Step
 from fedntd.tree import Tree, Weights
 
 # what differs by client: its own state, and how many samples of each class it has; and what differs by run
