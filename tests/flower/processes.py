@@ -90,17 +90,25 @@ def wait(until: Callable[[], bool], what: str, more: Callable[[], str] = lambda:
         time.sleep(0.2)
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def reserved_port() -> int:
+    """A port that nobody else is given before a process told to listen there does, seconds later.
+
+    A connection that its server has closed keeps the port waiting for a minute: the system hands it to no one that
+    asks for any free port, and gives it to a server that asks for it by number."""
+    with socket.socket() as server, socket.socket() as client:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        client.connect(server.getsockname())
+        server.accept()[0].close()
+        return server.getsockname()[1]
 
 
 class RealFederation:
     """A folder with keys for some sites, and the processes of a SuperLink with TLS and node authentication."""
 
     def __init__(self, folder: Path, keys: int) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self.port = folder, reserved_port()
         self.keys = folder / "keys"
         self.processes: list[Process] = []
         fedntd("flower", "keys", str(self.keys), "--sites", str(keys))
@@ -145,7 +153,7 @@ class RealFederation:
         self.sites[k] = self.start_node(f"site-{k}", *files, "--node-config", node, **(environment or {}))
 
     def start_node(self, name: str, *arguments: str, **environment: str) -> Process:
-        where = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())]
+        where = ["--superlink", f"127.0.0.1:{self.port}", "--port", str(reserved_port())]
         path = f"{self.folder}/warm{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
         own = {"FLWR_HOME": str(self.folder / f"home-{name}"), "PATH": path}
         return self.spawn(name, "flower-supernode", *where, *arguments, **own | environment)
