@@ -90,9 +90,7 @@ class Sequential:
         # dropout draws from one generator for the whole process
         side_by_side = not self.on_gpu and not self.model.has_dropout
         self.workers = (self.workers or os.cpu_count() or 1) if side_by_side else 1
-        self.models: queue.SimpleQueue[Model] = queue.SimpleQueue()
-        for _ in range(self.workers):
-            self.models.put(self.model.copy())
+        self.models: queue.SimpleQueue[Model] = queue.SimpleQueue()  # those that nobody uses at the moment
         keep_freed_memory()
 
     def prepare(self, tasks: list[Task]) -> list[Task]:
@@ -142,7 +140,10 @@ class Sequential:
         """`work` on each item, results in the order of the items."""
 
         def borrow_model(item: T) -> R:
-            model = self.models.get()
+            try:
+                model = self.models.get_nowait()
+            except queue.Empty:
+                model = self.model.copy()
             try:
                 return work(model, item)
             finally:

@@ -1,0 +1,63 @@
+"""Is what clients' models say together better than the mean of their weights? What does FedDF's server make of it?
+
+    PYTHONPATH=src python benchmarks/ensemble.py RUN [--samples 5000 50000] [--rates 1e-3 1e-4] [--steps 800]
+
+RUN is a folder of a run on CIFAR-10, of any method; the round that would come next is played from its last checkpoint.
+Its clients' models are averaged, asked together on the test set, and distilled into their mean as `feddf` does, from
+so many unlabelled images of CIFAR-100, with Adam at such a rate. The last column is how far the weights are from those
+that were sent out. The run of docs/leaderboard.md:
+
+    fedntd run cifar10-s2 --set algorithm.name=fedavg --set 'partition={name="lda", alpha=0.5}' --set precision=bf16 \\
+        --set measure.local_every=0 --set federation.rounds=40 --out RUN
+"""
+
+import argparse
+from datetime import date
+from itertools import product
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedntd import tree
+from fedntd.algorithms.ensemble import Auxiliary
+from fedntd.analysis.rounds import next_round, reopen
+from fedntd.config import Auxiliary as Unlabelled
+from fedntd.config import Choice
+from fedntd.record import environment
+from fedntd.tree import Weights
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--samples", type=int, nargs="+", default=[5000, 50000])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 1e-4])
+    parser.add_argument("--steps", type=int, default=800, help="of FedDF's server")
+    arguments = parser.parse_args()
+    federation = reopen(arguments.run, algorithm=Choice("fedavg"))
+    there = environment(federation.device)
+    print(f"{date.today()}  {there['device']}, torch {there['torch']}")
+    inside = next_round(federation)
+    test = federation.engine.test_part
+    answers = Auxiliary(federation.engine.model, test, federation.config.seed).logits
+
+    def show(what: str, scores: Tensor, w: Weights | None = None) -> None:
+        moved = f"{float(tree.sqnorm(tree.sub(w, inside.w_g))) ** 0.5:8.2f}" if w else ""
+        print(f"{what:48} {100 * float((scores.argmax(-1) == test.y).double().mean()):6.2f} %{moved}", flush=True)
+
+    each = torch.stack([answers(inside.local(i)) for i in range(len(inside.record.cohort))])
+    print(f"test accuracy in round {inside.record.round}")
+    show("the model that was sent out", answers(inside.w_g))
+    show("the mean of the trained models", answers(inside.w), inside.w)
+    show("their logits together", each.mean(0))
+    show("their probabilities together", each.softmax(-1).mean(0))
+    for samples, rate in product(arguments.samples, arguments.rates):
+        method = Choice("feddf", {"steps": arguments.steps, "lr": rate})
+        # the same round: FedDF's clients train as FedAvg's do
+        w = next_round(reopen(arguments.run, algorithm=method, auxiliary=Unlabelled("cifar100", samples=samples))).w
+        show(f"FedDF's server, from {samples} images at {rate:g}", answers(w), w)
+
+
+if __name__ == "__main__":
+    main()
