@@ -65,6 +65,7 @@ NOT_SGD = {
     "fedlmd": "its teacher sees fewer classes than its student",
     "fedsam": "its gradient is taken elsewhere",
     "fedasam": "its gradient is taken elsewhere",
+    "fedexp": "its global model is the mean of the last two",
     "fedopt": "its server rescales the step",
     "feddyn": "its server goes on along the client's step",
 }

@@ -147,6 +147,20 @@ def test_one_partition_for_all_seeds_if_asked(blobs: Dataset, tiny_net: Net, mak
     assert parts(seed=7) == parts(seed=1, partition_seed=7)
 
 
+@pytest.mark.parametrize(("name", "mean", "own"), [("feddyn", "h", "g"), ("scaffold", "c", "c_i")])
+def test_a_plain_mean_over_all_clients_stays_one_where_the_cohort_is_rounded(
+    name: str, mean: str, own: str, blobs: Dataset, make_config: MakeConfig, tiny_net: Net
+):
+    """Two of six clients train, where the ratio says 2.4."""
+    config = make_config(algorithm={"name": name, "uniform": True}, federation={"ratio": 0.4, "rounds": 4})
+    federation = Federation(config, blobs, tiny_net())
+    assert {len(record.cohort) for record in federation} == {2}
+    kept = [federation.own(k)[own] for k in range(6)]
+    for key, leaf in federation.state.server[mean].items():
+        assert torch.allclose(leaf, torch.stack([one[key] for one in kept]).mean(0), rtol=0, atol=1e-12)
+        assert leaf.abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_number_of_workers_does_not_change_a_bit(precision: str):
     """Real images, the paper's network: side by side or one by one, the weights are the same to the last bit."""

@@ -20,6 +20,7 @@ from fedntd.algorithms.composed import Composed
 from fedntd.choices import Choice, call, parameters, resolve, target, typed
 from fedntd.data.download import SOURCES
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
+from fedntd.plan import cohort_size
 
 CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections that are a `Choice`
 NAMES = tuple(f"{section}.name" for section in CHOICES)
@@ -161,7 +162,9 @@ class Config:
 
 def make_algorithm(config: Config) -> FedAvg:
     """The method that the sections `algorithm` and `server` name together."""
-    algorithm = make_method("algorithm", config.algorithm).with_values({"ratio": config.federation.ratio})
+    clients = config.federation.clients
+    taking_part = cohort_size(clients, config.federation.ratio) / clients
+    algorithm = make_method("algorithm", config.algorithm).with_values({"ratio": taking_part})
     if config.server.name == "none":
         return algorithm
     try:

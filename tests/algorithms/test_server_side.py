@@ -85,8 +85,8 @@ def extrapolated(deltas: torch.Tensor, p: list[float], epsilon: float = 1e-3) ->
     """The server's step, for updates [client, weight] split over two leaves."""
     w = {"a": torch.zeros(1, dtype=F64), "b": torch.zeros(deltas.shape[1] - 1, dtype=F64)}
     up = {"delta": {"a": deltas[:, :1], "b": deltas[:, 1:]}}
-    w, _ = FedExP(epsilon).aggregate(w, {}, up, torch.tensor(p, dtype=F64), 0.1)
-    return torch.cat([w["a"], w["b"]])
+    _, server = FedExP(epsilon).aggregate(w, {"last": w}, up, torch.tensor(p, dtype=F64), 0.1)
+    return torch.cat([server["last"]["a"], server["last"]["b"]])
 
 
 def test_fedexp_by_hand():
@@ -96,6 +96,14 @@ def test_fedexp_by_hand():
     # the first client three times as large: mean 2, |mean|^2 = 8, mean |delta|^2 = 14: less than FedAvg's step, so 1
     step = extrapolated(torch.tensor([[3.0, 3.0], [-1.0, -1.0]], dtype=F64), [0.75, 0.25])
     assert step.tolist() == pytest.approx([2.0, 2.0])
+
+
+def test_fedexps_global_model_is_the_mean_of_the_last_two():
+    """h = b = 1, one client: FedAvg's steps of 0.1 (1 - w)."""
+    world = World(FedExP(), h=[1.0], b=[1.0], steps=[1], lr=0.1).play()
+    assert world.w == pytest.approx(0.05)
+    assert world.context(0).w_g["w"].item() == pytest.approx(0.1)  # clients go on from the last
+    assert world.play().w == pytest.approx((0.1 + 0.19) / 2)
 
 
 @given(st.integers(0, 200), st.integers(1, 6))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.func import vmap
 
@@ -16,7 +17,7 @@ from fedntd.tree import Tree, Weights
 class FedExP(FedAvg):
     """The more the clients' updates cancel one another, the further the server goes along their mean.
 
-    Here the last global model is the result, where the paper suggests the mean of the last two.
+    Its weights swing from round to round, so the global model is the mean of the last two; clients go on from the last.
     """
 
     epsilon: float = 1e-3  # keeps the step finite where updates nearly cancel
@@ -24,9 +25,16 @@ class FedExP(FedAvg):
     def __post_init__(self) -> None:
         require(self.epsilon > 0, f"algorithm.epsilon must be above 0, not {self.epsilon}; the paper uses 0.001")
 
+    def init_server(self, w: Weights) -> dict:
+        return {"last": tree.map(torch.clone, w)}
+
+    def send(self, w_g: Weights, server: Tree) -> Weights:
+        return server["last"]
+
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """eta_g = max(1, sum_i p_i |delta_i|^2 / (2 (|mean delta|^2 + epsilon)))."""
+        """last <- last + eta_g mean delta, eta_g = max(1, sum_i p_i |delta_i|^2 / (2 (|mean delta|^2 + epsilon)))."""
         mean = tree.weighted_mean(up["delta"], p)
         squares = vmap(lambda delta: inner(delta, delta))(up["delta"])
         eta_g = (p.to(squares.dtype) * squares).sum() / (2 * (inner(mean, mean) + self.epsilon))
-        return tree.add(w_g, tree.scale(eta_g.clamp(min=1), mean)), {}
+        last = tree.add(server["last"], tree.scale(eta_g.clamp(min=1), mean))
+        return tree.scale(0.5, tree.add(server["last"], last)), {"last": last}

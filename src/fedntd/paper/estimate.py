@@ -18,6 +18,7 @@ from fedntd.devices import choose_device
 from fedntd.federation import Federation
 from fedntd.files import read_json
 from fedntd.paper.ledger import compact, put
+from fedntd.plan import cohort_size
 from fedntd.record import environment
 
 BACKWARD = 2  # a backward pass costs about two forward passes
@@ -41,7 +42,7 @@ def sizes(config: Config) -> Sizes:
 def passes(config: Config) -> float:
     """Forward passes of one sample that a run is worth."""
     data, settings, every = sizes(config), config.federation, config.measure.local_every
-    cohort = max(1, round(settings.clients * settings.ratio))
+    cohort = cohort_size(settings.clients, settings.ratio)
     size = data.train / settings.clients
     needs = requirements(call("algorithm", config.algorithm), {"w": torch.zeros(1)})
     step = 1 + BACKWARD + needs.extra_forwards + BACKWARD * needs.extra_backwards
