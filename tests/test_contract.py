@@ -81,7 +81,7 @@ METHODS = sorted(ALGORITHMS)
 METHOD = pytest.mark.parametrize("name", METHODS)
 # Methods with another's step on the server, which are no entries of the registry.
 METHOD_OR_COMPOSITION = pytest.mark.parametrize(
-    "name", [*METHODS, "fedntd+fedopt", "scaffold+fedavgm", "feddf+fedavgm"]
+    "name", [*METHODS, "fedntd+fedopt", "scaffold+fedavgm", "feddf+fedavgm", "fedexp+fedavgm"]
 )
 
 Net = Callable[[], nn.Module]

@@ -85,8 +85,9 @@ def extrapolated(deltas: torch.Tensor, p: list[float], epsilon: float = 1e-3) ->
     """The server's step, for updates [client, weight] split over two leaves."""
     w = {"a": torch.zeros(1, dtype=F64), "b": torch.zeros(deltas.shape[1] - 1, dtype=F64)}
     up = {"delta": {"a": deltas[:, :1], "b": deltas[:, 1:]}}
-    _, server = FedExP(epsilon).aggregate(w, {"last": w}, up, torch.tensor(p, dtype=F64), 0.1)
-    return torch.cat([server["last"]["a"], server["last"]["b"]])
+    method = FedExP(epsilon)
+    w = method.send(*method.aggregate(w, method.init_server(w), up, torch.tensor(p, dtype=F64), 0.1))
+    return torch.cat([w["a"], w["b"]])
 
 
 def test_fedexp_by_hand():

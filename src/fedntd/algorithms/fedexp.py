@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.func import vmap
 
@@ -26,15 +25,16 @@ class FedExP(FedAvg):
         require(self.epsilon > 0, f"algorithm.epsilon must be above 0, not {self.epsilon}; the paper uses 0.001")
 
     def init_server(self, w: Weights) -> dict:
-        return {"last": tree.map(torch.clone, w)}
+        return {"ahead": tree.zeros_like(w)}
 
     def send(self, w_g: Weights, server: Tree) -> Weights:
-        return server["last"]
+        """The last weights, which are half a step ahead of the mean of the last two."""
+        return tree.add(w_g, server["ahead"])
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """last <- last + eta_g mean delta, eta_g = max(1, sum_i p_i |delta_i|^2 / (2 (|mean delta|^2 + epsilon)))."""
+        """A step of eta_g mean delta, with eta_g = max(1, sum_i p_i |delta_i|^2 / (2 (|mean delta|^2 + epsilon)))."""
         mean = tree.weighted_mean(up["delta"], p)
         squares = vmap(lambda delta: inner(delta, delta))(up["delta"])
         eta_g = (p.to(squares.dtype) * squares).sum() / (2 * (inner(mean, mean) + self.epsilon))
-        last = tree.add(server["last"], tree.scale(eta_g.clamp(min=1), mean))
-        return tree.scale(0.5, tree.add(server["last"], last)), {"last": last}
+        half = tree.scale(eta_g.clamp(min=1) / 2, mean)
+        return tree.add(self.send(w_g, server), half), {"ahead": half}
