@@ -30,10 +30,10 @@ import torch
 
 from cpu_round import cifar10_or_noise
 from fedntd import Dataset, Federation
-from fedntd.config import from_table
 from fedntd.presets import preset
 from fedntd.record import Record
 from fedntd.rounds import play_together
+from fedntd.tables import from_table
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "s=2, bf16": {"precision": "bf16"},

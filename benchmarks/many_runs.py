@@ -23,10 +23,11 @@ import numpy as np
 import torch
 
 import fedntd
-from fedntd.config import Config, from_table, to_toml
+from fedntd.config import Config
 from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
 from fedntd.record import Record, environment, to_line
+from fedntd.tables import from_table, to_toml
 
 METHODS = ("fedavg", "fedprox", "scaffold", "moon", "fedntd")
 PARTITIONS = ({"name": "sharding", "s": 2}, {"name": "lda", "alpha": 0.1})

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedntd import Config, FedntdError, configure
 from fedntd.algorithms.released import RELEASED
-from fedntd.config import flat, from_table, read, to_table, to_toml, with_settings
 from fedntd.presets import TABLE1, preset, released_values
+from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settings
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from fedntd import ALGORITHMS, cli
 from fedntd.algorithms.released import RELEASED
 from fedntd.algorithms.robust import ROBUST
 from fedntd.choices import Choice, resolve
-from fedntd.config import Config, flat, from_table, read
+from fedntd.config import Config
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
 from fedntd.presets import TABLE1, WHOLE, preset
+from fedntd.tables import flat, from_table, read
 from few_images import leave_few_test_images
 from started import Started
 

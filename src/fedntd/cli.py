@@ -16,7 +16,7 @@ from rich.table import Table
 from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.requirements import requirements
 from fedntd.bench import measure_speed
-from fedntd.config import Config, from_table, identity, read, with_settings
+from fedntd.config import Config
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of
@@ -38,6 +38,7 @@ from fedntd.runs import collector_paused, find_runs, read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
+from fedntd.tables import from_table, identity, read, with_settings
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(

@@ -1,29 +1,19 @@
-"""The settings of a run: frozen dataclasses, read from TOML and written back resolved.
+"""The settings of a run: frozen dataclasses, which tables.py reads from TOML and writes back resolved.
 
 Sections whose `name` picks a function or class (`partition`, `model`, `algorithm`, `server`, `robust`) take its own
 parameters as further keys (`choices.py`), so that a new method's hyper-parameters are config keys without being listed
 here.
 """
 
-import dataclasses
-import hashlib
-import json
-import tomllib
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any, get_type_hints
 
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
-from fedntd.choices import Choice, call, parameters, resolve, target, typed
-from fedntd.data.download import SOURCES
-from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
+from fedntd.choices import Choice, call, parameters, resolve, target
+from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.plan import cohort_size
 
 CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections that are a `Choice`
-NAMES = tuple(f"{section}.name" for section in CHOICES)
 
 
 @dataclass(frozen=True)
@@ -184,170 +174,3 @@ def make_method(section: str, choice: Choice) -> FedAvg:
     told = f"{section} '{choice.name}' has a setting '{taken}', which is the federation's name for something else"
     require(not taken, f"{told}; give it another name")
     return made
-
-
-# --- from tables ------------------------------------------------------------------------------------------------
-
-
-def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
-    """The dataclass `cls` from a TOML table; an unknown key is an error that names the nearest known one."""
-    hints = type_hints(cls)
-    values = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise FedntdError(f"unknown key '{path}{key}'; {in_another_section(key) or did_you_mean(key, hints)}")
-        kind = hints[key]
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            if not isinstance(value, Mapping):
-                first = next(iter(type_hints(kind)))
-                raise FedntdError(
-                    f"'{path}{key}' is a section, written [{path}{key}], not a single value; one of its keys is "
-                    f"{path}{key}.{first}"
-                )
-            if kind is Choice:
-                rest = dict(value)
-                default = cls.__dataclass_fields__[key].default
-                name = typed(f"{path}{key}.name", rest.pop("name", default.name), str)
-                values[key] = Choice(name, rest)
-            else:
-                values[key] = build(kind, value, f"{path}{key}.")
-        else:
-            values[key] = typed(f"{path}{key}", value, kind)
-    return cls(**values)
-
-
-def in_another_section(key: str) -> str:
-    """Where a key belongs that was written without its section, or in another: `rounds`, `federation.lr`."""
-    keys = [known for known in flat(Config()) if known.endswith(f".{key}")]
-    return f"did you mean '{keys[0]}'?" if keys and key != "name" else ""  # most sections have a name
-
-
-@cache
-def type_hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-# `protocol` in a table stands for these settings, over which the table's own go; a Config has only the settings.
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "released": {"optimiser": {"lr": 0.01}},  # as the authors' code
-    "published": {"optimiser": {"lr": 0.003}},  # comes closest to the printed figures: docs/results.md
-}
-
-
-def from_table(table: Mapping[str, Any]) -> Config:
-    table = dict(table)
-    protocol = typed("protocol", table.pop("protocol", "released"), str)
-    require_one_of("protocol", protocol, PROTOCOLS)
-    for section, values in PROTOCOLS[protocol].items():
-        given = table.get(section, {})
-        table[section] = {**values, **given} if isinstance(given, Mapping) else given
-    return build(Config, table)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The table in a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
-    except FileNotFoundError:
-        raise FedntdError(f"there is no config file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FedntdError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise FedntdError(f"{path} is not valid TOML: {error}") from error
-
-
-def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """The table with each "section.key=value" of `settings` put in; a value is read as TOML, else as a plain string.
-
-    Another partition, model or algorithm does not take over the keys of the one before; the same one keeps its own.
-
-    >>> with_settings({"seed": 0, "algorithm": {"beta": 0.3}}, ["seed=3", "algorithm.name=fedavg"])
-    {'seed': 3, 'algorithm': {'name': 'fedavg'}}
-    >>> with_settings({"algorithm": {"beta": 0.3}}, ["algorithm.name=fedntd"])
-    {'algorithm': {'beta': 0.3, 'name': 'fedntd'}}
-    """
-    result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
-    for setting in sorted(settings, key=lambda s: s.partition("=")[0].strip() not in NAMES):  # names first
-        key, equals, text = setting.partition("=")
-        require(bool(equals and key.strip()), f"--set takes key=value, such as seed=3, not '{setting}'")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()
-        *sections, last = key.strip().split(".")
-        if key.strip() in NAMES and value != name_in(result, sections[0]):
-            result[sections[0]] = {}
-        node = result
-        for section in sections:
-            node = node.setdefault(section, {})
-            require(isinstance(node, dict), f"--set {setting}: '{section}' is a single value, not a section")
-        node[last] = value
-    return result
-
-
-def name_in(table: Mapping[str, Any], section: str) -> Any:
-    """What the table chooses in this section, if only by default."""
-    chosen = table.get(section, {})
-    return chosen.get("name", getattr(Config, section).name) if isinstance(chosen, Mapping) else None
-
-
-# --- and back ---------------------------------------------------------------------------------------------------
-
-
-def to_table(config: Config) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if isinstance(value, Choice):
-            table[f.name] = {"name": value.name, **value.options}
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            table[f.name] = dataclasses.asdict(value)
-        else:
-            table[f.name] = value
-    return table
-
-
-def to_toml(config: Config) -> str:
-    """TOML text that reads back as the same config; a key that is None has no TOML form and is left out."""
-    table = to_table(config)
-    plain = {k: v for k, v in table.items() if not isinstance(v, dict) and v is not None}
-    sections = {k: v for k, v in table.items() if isinstance(v, dict)}
-    blocks = ["\n".join(toml_line(k, v) for k, v in plain.items())]
-    for name, section in sections.items():
-        blocks.append("\n".join([f"[{name}]", *(toml_line(k, v) for k, v in section.items() if v is not None)]))
-    return "\n\n".join(blocks) + "\n"
-
-
-def toml_line(key: str, value: Any) -> str:
-    # JSON's strings, numbers, booleans and lists of them are TOML's, but for one character that TOML wants escaped.
-    return f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-
-
-def flat(config: Config) -> dict[str, Any]:
-    """{"federation.rounds": 200, ...}: for tables and for finding what differs between runs."""
-    return {
-        f"{key}.{name}" if name else key: value
-        for key, section in to_table(config).items()
-        for name, value in (section.items() if isinstance(section, dict) else [("", section)])
-    }
-
-
-HOW = ("engine", "device", "workers", "together", "checkpoint_seconds")
-
-
-def how(settings: Mapping[str, Any]) -> set[str]:
-    """The keys that say how and where a run is computed, which does not make it another run. Where files are is such a
-    key for datasets that are known by name; others are what their files are."""
-    known = ("", "fashion-mini", *SOURCES)
-    return {*HOW, *(f"{section}.path" for section in ("data", "auxiliary") if settings[f"{section}.name"] in known)}
-
-
-def identity(config: Config) -> str:
-    """A short name for what a run computes: the same for configs that differ only in how and where it is done.
-
-    >>> identity(Config(seed=1)) == identity(Config(seed=1, workers=2)) != identity(Config(seed=2, workers=2))
-    True
-    """
-    settings = flat(config)
-    what = {key: settings[key] for key in settings.keys() - how(settings)}
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

@@ -32,8 +32,7 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
-from fedntd import config as configs
-from fedntd import tree
+from fedntd import tables, tree
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
@@ -132,7 +131,7 @@ class RunFolder:
         if not (self.path / "records.jsonl").exists():
             self.put("records.jsonl", "")
         self.put_status("running")
-        self.put("config.toml", configs.to_toml(self.config))  # last: with it, the folder holds a run
+        self.put("config.toml", tables.to_toml(self.config))  # last: with it, the folder holds a run
 
     def restore(self, device: torch.device) -> tuple[State, list[Record]] | None:
         """The state of the last checkpoint and the records up to it; None if there is no checkpoint yet."""
@@ -200,7 +199,7 @@ class RunFolder:
 
 
 def read_config(folder: Path) -> Config:
-    return configs.from_table(configs.read(folder / "config.toml"))
+    return tables.from_table(tables.read(folder / "config.toml"))
 
 
 def as_begun(config: Config, folder: Path) -> Config:
@@ -213,7 +212,7 @@ def as_begun(config: Config, folder: Path) -> Config:
 
 def check_same(config: Config, saved: Config, path: Path) -> None:
     """A run may be resumed with more rounds; any other change would make it another run."""
-    now, then = configs.flat(config), configs.flat(saved)
+    now, then = tables.flat(config), tables.flat(saved)
     for key in sorted(now.keys() | then.keys()):
         if now.get(key) != then.get(key) and key not in ("federation.rounds", "workers", "checkpoint_seconds"):
             raise FedntdError(

@@ -14,7 +14,7 @@ from typing import Any, get_origin
 import numpy as np
 from filelock import FileLock, Timeout
 
-from fedntd import config as configs
+from fedntd import tables
 from fedntd.collector import collector_paused
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
@@ -40,7 +40,7 @@ class Run:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The config, flat: {"federation.rounds": 200, ...}."""
-        return configs.flat(self.config)
+        return tables.flat(self.config)
 
     @cached_property
     def records(self) -> list[Record]:
@@ -84,7 +84,7 @@ class Run:
     @property
     def key(self) -> str:
         """The same for as long as the run is, however often it is gone on with; another one if it is trained anew."""
-        told = [configs.identity(self.config), self.path.resolve().name, self.starts[0].get("started")]
+        told = [tables.identity(self.config), self.path.resolve().name, self.starts[0].get("started")]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     @cached_property

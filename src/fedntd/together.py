@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedntd.config import Config, flat
+from fedntd.config import Config
 from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Federation
 from fedntd.record import Record, RunFolder, State, as_begun, read_own
 from fedntd.rounds import Diverged, play_together
+from fedntd.tables import flat
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
 FREE = {

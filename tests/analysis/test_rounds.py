@@ -16,9 +16,10 @@ from fedntd.analysis.rounds import (
     watch,
 )
 from fedntd.choices import Choice
-from fedntd.config import Config, Measure, from_table
+from fedntd.config import Config, Measure
 from fedntd.metrics import in_local, out_local
 from fedntd.record import Record
+from fedntd.tables import from_table
 
 SMALL = {
     "workers": 1,

@@ -11,13 +11,13 @@ from loop import LoopGrid, play
 from world import TABLE
 
 from fedntd import Federation, FedntdError, read_run
-from fedntd.config import from_table
 from fedntd.data.dataset import Part
 from fedntd.files import read_json
 from fedntd.flower import sites
 from fedntd.flower.messages import Hello, Report, Settings, check_hello, check_report, check_update, read_hello
 from fedntd.flower.site import Samples, held_out, site_number
 from fedntd.record import load_checkpoint
+from fedntd.tables import from_table
 
 GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False)
 LIKE = {"delta/w": torch.zeros(2, 3), "a": torch.zeros(())}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedntd import config as configs
+from fedntd import Config, tables
 from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
 from fedntd.metrics import cosine, forgetting, in_local, out_local
@@ -19,16 +19,16 @@ from fedntd.runs import Run, read_run
 FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 
 
-def settings(algorithm: str = "fedavg", rounds: int = 60, seed: int = 0, **more: Any) -> configs.Config:
+def settings(algorithm: str = "fedavg", rounds: int = 60, seed: int = 0, **more: Any) -> Config:
     """`more` as on the command line, with __ for the dot: federation__clients=20."""
     table: dict[str, Any] = {"seed": seed, "algorithm": {"name": algorithm}, "federation": {"rounds": rounds}}
     given = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in more.items()]
-    return configs.from_table(configs.with_settings(table, given))
+    return tables.from_table(tables.with_settings(table, given))
 
 
 def write_run(
     path: Path,
-    config: configs.Config,
+    config: Config,
     records: Sequence[Record],
     classes: Sequence[str] = FASHION,
     status: str = "finished",
@@ -83,7 +83,7 @@ def methods_by_partitions(path: Path) -> list[Run]:
     ]
 
 
-def plausible_records(config: configs.Config, classes: int = 10, stop: int | None = None) -> list[Record]:
+def plausible_records(config: Config, classes: int = 10, stop: int | None = None) -> list[Record]:
     """Accuracy that rises and swings with the classes the cohort holds, less so for FedNTD."""
     beta = config.algorithm.options.get("beta", 0.0)
     rng = np.random.default_rng([config.seed, round(100 * beta)])

@@ -11,12 +11,12 @@ from make_runs import plain_record, settings, write_run
 from scipy import stats
 
 from fedntd import FedntdError
-from fedntd.config import to_toml
 from fedntd.paper.ledger import record
 from fedntd.report.leaderboard import leaderboard, written_between
 from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, reaching, to_target
 from fedntd.report.summary import group
 from fedntd.runs import Run
+from fedntd.tables import to_toml
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedntd import FedntdError, federate
-from fedntd.config import identity
 from fedntd.sweep.plan import Job, groups, jobs, read_sweep
+from fedntd.tables import identity
 
 Write = Callable[..., Path]
 

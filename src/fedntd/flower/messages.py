@@ -21,9 +21,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict, UserConfig
 from torch import Tensor
 
 from fedntd import __version__, tree
-from fedntd.config import Config, build, from_table
+from fedntd.config import Config
 from fedntd.errors import FedntdError, require
 from fedntd.flower.site import Samples, Site
+from fedntd.tables import build, from_table
 from fedntd.tree import Tree, Weights
 
 HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"

@@ -10,7 +10,7 @@ import torch
 
 from fedntd.algorithms.requirements import requirements
 from fedntd.choices import call
-from fedntd.config import Config, from_table
+from fedntd.config import Config
 from fedntd.data.chosen import load_dataset
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
@@ -20,6 +20,7 @@ from fedntd.files import read_json
 from fedntd.paper.ledger import compact, put
 from fedntd.plan import cohort_size
 from fedntd.record import environment
+from fedntd.tables import from_table
 
 BACKWARD = 2  # a backward pass costs about two forward passes
 

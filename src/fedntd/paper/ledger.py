@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import Config, Measure, from_table, identity, to_table
+from fedntd.config import Config, Measure
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.metrics import moving_average
 from fedntd.report.wording import show, thing
 from fedntd.runs import Run, read_run
+from fedntd.tables import from_table, identity, to_table
 
 # the measures of a round that are kept, by their names in `Record`
 KEPT = (

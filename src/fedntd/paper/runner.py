@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import Config, flat, from_table, how, identity
+from fedntd.config import Config
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Store, compact, distinct, file_name, put
 from fedntd.record import Record
 from fedntd.report.wording import show, thing
+from fedntd.tables import flat, from_table, how, identity
 from fedntd.together import federate_together, shape
 
 

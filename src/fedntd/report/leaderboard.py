@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedntd.config import identity
 from fedntd.errors import FedntdError, require
 from fedntd.paper.ledger import is_ledger, read_recorded
 from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
 from fedntd.runs import Run, find_runs, read_runs
 from fedntd.sweep.plan import read_sweep
+from fedntd.tables import identity
 
 MEASURE = "last10"
 

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from fedntd import presets
-from fedntd.config import Config, from_table, identity, read, with_settings
+from fedntd.config import Config
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.grid import expand
 from fedntd.report.wording import show, thing
+from fedntd.tables import from_table, identity, read, with_settings
 from fedntd.together import shape
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
