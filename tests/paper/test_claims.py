@@ -85,8 +85,16 @@ def test_the_papers_own_other_tables():
     assert verdict("first with ResNet-10", of).words == "holds"
     assert verdict("nearer to NTD", of).words == "holds"
     assert verdict("MSE falls short", of) == Verdict(
-        True, "FedAvg 40.1, best MSE 44.4 at β=0.05, FedNTD 52.6, β=0.3 failed", good=1, measured=1
+        True, "FedAvg 40.1, best MSE 44.4 at β=0.05, FedNTD 52.6, β=0.3: 1 of 1 failed", good=1, measured=1
     )
+
+
+def test_one_run_that_diverges_is_enough_for_mse():
+    printed = from_print("mse", published.MSE)
+    cell = ("Sharding s=2", "MSE β=0.3")
+    printed[cell].append(made_up(printed.item.config(cell, 1, printed.setting), 43.0))
+    found = verdict("MSE falls short", evidence(printed))
+    assert (found.words, found.numbers.rsplit(", ")[-1]) == ("holds", "β=0.3: 1 of 2 failed")
 
 
 def test_a_claim_about_all_needs_only_one_exception():

@@ -26,7 +26,7 @@ def measure(results: Results) -> Mapping[str, Any]:
     for cell, paths in folders(results).items():
         measured[key(cell)] = []
         for path in paths:
-            federation = reopen(path)
+            federation = reopen(path, engine="sequential")  # a single round is not worth compiling
             inside, engine = next_round(federation), federation.engine
             models = [inside.w_g, *(inside.local(i) for i in range(len(inside.record.cohort))), inside.w]
             prefers = np.stack([preferred_classes(engine.model, w, engine.test_part).cpu().numpy() for w in models])

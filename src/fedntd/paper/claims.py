@@ -127,7 +127,7 @@ def divergence_follows_distance(of: Evidence, method: str) -> Finding:
 
 def drifts_less(of: Evidence, case: str) -> Finding:
     base, ours = (mean(of.measured("fig-divergence", f"{method}/s=2")["weights"]) for method in ("FedAvg", "FedNTD"))
-    return Finding(ours < base, f"mean ‖w − w_k‖: FedAvg {base:.4g}, FedNTD {ours:.4g}")
+    return Finding(ours < base, f"mean ‖w − w_k‖₁: FedAvg {base:.4g}, FedNTD {ours:.4g}")
 
 
 # --- appendix ---------------------------------------------------------------------------------------------------
@@ -196,7 +196,9 @@ def mse_falls_short(of: Evidence, case: str) -> Finding:
     base, ntd = (of.accuracy("mse", "Sharding s=2", column) for column in ("FedAvg", "FedNTD β=1"))
     found = {beta: of.accuracy("mse", "Sharding s=2", f"MSE β={beta}") for beta in betas}
     best = max(found, key=lambda beta: found[beta])
-    failed = [f"β={beta} failed" for beta, accuracy in found.items() if accuracy == 0]
+    failed = [
+        f"β={beta}: {some} failed" for beta in betas if (some := of.failed("mse", "Sharding s=2", f"MSE β={beta}"))
+    ]
     numbers = f"FedAvg {base:.1f}, best MSE {found[best]:.1f} at β={best}, FedNTD {ntd:.1f}"
     return Finding(base < found[best] < ntd and bool(failed), ", ".join([numbers, *failed]))
 

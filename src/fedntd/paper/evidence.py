@@ -88,6 +88,12 @@ class Evidence:
             return 0.0
         return mean(100 * result.accuracies[self.rule] for result in results.finished(row, column))
 
+    def failed(self, item: str, row: str, column: str) -> str:
+        """How many of the runs: "2 of 3", or nothing where none did."""
+        runs = self.results(item)[row, column]
+        failed = sum(result.status == "failed" for result in runs)
+        return f"{failed} of {len(runs)}" if failed else ""
+
     def forgetting(self, item: str, row: str, column: str) -> float:
         return mean(result.forgetting for result in self.results(item).finished(row, column))
 

@@ -48,6 +48,8 @@ def forgetting(servers: dict[str, Result], results: Results) -> Plot:
     for name, colour in zip(DATASETS, (GREEN, PINK), strict=True):
         runs = [results.finished(name, level) for level in LEVELS]
         x = [i for i, found in enumerate(runs) if found]
+        if not x:
+            continue
         means = [np.mean([result.forgetting for result in found]) for found in runs if found]
         against.plot(x, means, "o-", color=colour, label=name, markersize=4)
     against.set_xticks(range(len(LEVELS)), [level.replace("α=", "") for level in LEVELS])

@@ -30,7 +30,7 @@ def render(results: Results) -> list[Plot]:
         ax.set_title(column)
     for ax in axes[-1]:
         ax.set_xlabel("round")
-        ax.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(2, integer=True))
     handles, names = axes[-1][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=2)
     caption = "From left to right, for each number of local epochs E: clients that differ more and more."

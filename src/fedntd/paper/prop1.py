@@ -39,7 +39,7 @@ CLIENTS = 20  # of which the gradients of the whole objective are taken
 def measure(results: Results) -> Mapping[str, Any]:
     """At the run's last model; the run's folder must be at hand."""
     folder = folders(results)[CELL][0]
-    federation = reopen(folder)
+    federation = reopen(folder, engine="sequential")  # a single round is not worth compiling
     engine, p, w_g = federation.engine, federation.p, federation.state.w
     gram = gram_matrix(class_gradients(engine.model, w_g, engine.train_part))
     w = next_round(federation).w  # away from the teacher w_g, where distillation has a gradient
@@ -64,7 +64,7 @@ def objective_gram(model: Model, w: Weights, w_g: Weights, data: DevicePart, par
 
 def update_diversity(folder: Path, beta: float) -> float:
     """Of w_k - w_g after local training by FedNTD(beta), which stand where definition 2 has gradients."""
-    inside = next_round(reopen(folder, algorithm=Choice("fedntd", {"beta": beta})))
+    inside = next_round(reopen(folder, engine="sequential", algorithm=Choice("fedntd", {"beta": beta})))
     return gradient_diversity(tree.map(torch.sub, inside.w_k, tree.map(lambda leaf: leaf[None], inside.w_g)))
 
 

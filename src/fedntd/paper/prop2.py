@@ -27,7 +27,7 @@ def measure(results: Results) -> Mapping[str, Any]:
     """One client of the next round, trained by each method from the run's last model; the folder must be at hand."""
     measured: dict[str, Any] = {}
     for name, method in METHODS.items():
-        federation = reopen(folders(results)[CELL][0], algorithm=Choice(method))
+        federation = reopen(folders(results)[CELL][0], engine="sequential", algorithm=Choice(method))
         inside, engine = next_round(federation), federation.engine
         owned = torch.from_numpy(federation.parts[inside.record.cohort[0]]).to(federation.device)
         batch = engine.train_part.plain(owned)
@@ -78,6 +78,7 @@ def render(results: Results) -> list[Table | Plot]:
             ax.barh(y + offset, found[method][terms], 0.38, color=COLOURS[method], label=f"after {method}")
         ax.axvline(0, color="#555555", linewidth=0.7)
         ax.set(title=title, xlabel="term of the class")
+        ax.locator_params(axis="x", nbins=5)
     true.legend()
     caption = (
         f"A client of {found['of']}: each class's term of both sums. Their totals are the two parts of the divergence."
