@@ -89,6 +89,13 @@ def test_the_papers_own_other_tables():
     )
 
 
+def test_weights_that_move_less_from_round_to_round():
+    moved = {"distributions": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], "weights": [[7.0, 8.0, 9.0], [1.0, 2.0, 3.0]]}
+    found = verdict("divergence follows distance", evidence(measured("fig-divergence", {"FedAvg/s=2": moved})))
+    assert found.numbers == "FedAvg: r = 0.26, within a round 1.00 on average"  # 4 / sqrt(4 * 58)
+    assert found.words == "does not hold"
+
+
 def test_one_run_that_diverges_is_enough_for_mse():
     printed = from_print("mse", published.MSE)
     cell = ("Sharding s=2", "MSE β=0.3")

@@ -153,5 +153,16 @@ def correlation(x: Any, y: Any) -> float:
     return float(np.corrcoef(np.ravel(x), np.ravel(y))[0, 1])
 
 
+def correlation_within(x: Any, y: Any) -> float:
+    """Of [round, client]: among the clients of a round, on average over the rounds in which both differ. So a learning
+    rate that falls over the rounds is left out of it.
+
+    >>> round(correlation_within([[0, 1], [0, 1], [5, 5]], [[8, 9], [1, 2], [0, 1]]), 6)
+    1.0
+    """
+    rounds = [(a, b) for a, b in zip(x, y, strict=True) if np.ptp(a) and np.ptp(b)]
+    return mean(correlation(a, b) for a, b in rounds)
+
+
 def arrows(values: Sequence[float], digits: int) -> str:
     return " → ".join(f"{value:.{digits}f}" for value in values)
