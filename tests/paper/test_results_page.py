@@ -1,5 +1,6 @@
 """docs/results.md: made from the ledger, up to date with it, and true to it."""
 
+import re
 from pathlib import Path
 
 from ledgers import made_up, write_ledger
@@ -18,6 +19,16 @@ def test_the_page_is_up_to_date():
     assert text == (DOCS / "results.md").read_text(encoding="utf-8"), "run: fedntd paper page"
     for name in plots:
         assert (DOCS / "results" / "figures" / f"{name}.png").exists(), "run: fedntd paper page"
+
+
+def test_the_readme_counts_as_the_page_does():
+    told = re.search(r"Of (\d+) claims: (.*)\.", (DOCS / "results.md").read_text(encoding="utf-8"))
+    assert told
+    tally = {words: int(number) for words, number in (part.split(": ") for part in told[2].split(", "))}
+    measured, hold = int(told[1]) - tally["not measured yet"], tally["holds"] + tally["holds so far"]
+    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert f"Of the paper's {told[1]} claims, {measured} have been measured on the real data so far" in readme
+    assert f"{hold} of these hold" in readme
 
 
 def test_a_page_of_two_protocols(tmp_path: Path):
