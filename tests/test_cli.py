@@ -153,6 +153,14 @@ def test_a_method_in_the_current_folder_can_be_named(monkeypatch: pytest.MonkeyP
     assert read_run(Path("runs/half")).config.algorithm.options == {"factor": 0.25}
 
 
+def test_the_file_of_a_sweep_is_told_from_that_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    Path("many.toml").write_text('base = "demo"\nseeds = [0, 1]\n')
+    assert fedntd(monkeypatch, "run", "many.toml") == 2
+    assert "many.toml is the file of a sweep; train it with: fedntd sweep many.toml" in capsys.readouterr().err
+
+
 OWN = """
 from dataclasses import dataclass
 from torch import nn
@@ -166,6 +174,11 @@ class Typo(FedAvg):
 @dataclass(frozen=True)
 class Many(FedAvg):
     def loss(self, model, w, batch, ctx): return model(w, batch).logits.sum(1)
+@dataclass(frozen=True)
+class Branch(FedAvg):
+    def loss(self, model, w, batch, ctx):
+        loss = super().loss(model, w, batch, ctx)
+        return 2 * loss if loss > 1 else loss
 class Closed(nn.Flatten):
     def __init__(self):
         super().__init__()
@@ -182,6 +195,10 @@ class Closed(nn.Flatten):
         ("partition.name=own:nobody", r"partition 'own:nobody' failed: TypeError: 'NoneType' object is not iterable"),
         ("algorithm.name=own:Typo", r"algorithm 'own:Typo' cannot train this model: .*'weights' \(own\.py, line 10\)"),
         ("algorithm.name=own:Many", r"the loss of algorithm 'own:Many' must be one number, .*, not \[2\]"),
+        (
+            "algorithm.name=own:Branch engine=vectorised",
+            r"the vectorised engine cannot train algorithm 'own:Branch': .*\(own\.py, line 18\); use engine = 'seq",
+        ),
         ("model.name=own:Closed", "the loss of algorithm 'fedntd' does not depend on the model's weights"),
         ("algorithm.name=thawed:Typo", "algorithm.name = 'thawed:Typo' cannot be imported: TypeError: .*frozen"),
         ("model.name=cut:Net", r"model.name = 'cut:Net' cannot be imported: SyntaxError: .*\(cut\.py, line 1\)"),
@@ -193,7 +210,7 @@ def test_an_error_in_code_of_ones_own_is_one_sentence_with_its_line(
     Path("own.py").write_text(OWN)
     Path("thawed.py").write_text(OWN.replace("(frozen=True)", ""))
     Path("cut.py").write_text("class Net(")
-    assert fedntd(monkeypatch, "run", "demo", "--set", setting) == 2
+    assert fedntd(monkeypatch, "run", "demo", *(f"--set={one}" for one in setting.split())) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert re.search(sentence, said)

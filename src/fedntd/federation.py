@@ -129,6 +129,8 @@ class Federation:
             with seeded(0):
                 loss = algorithm.loss(model, w, samples, ctx)
                 check_loss(loss, name)
+                if isinstance(self.engine, Vectorised):
+                    self.engine.try_out(algorithm, name, samples, ctx)
                 with torch.no_grad():
                     measured = algorithm.measure(model, w, samples, ctx) if algorithm.measure_samples else {}
                     up = algorithm.finish(Result(w, 1, loss, measured), ctx).up

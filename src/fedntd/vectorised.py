@@ -33,7 +33,7 @@ from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
 from fedntd.devices import sent
 from fedntd.engines import Task, Trained, on_each_leaf
-from fedntd.errors import require
+from fedntd.errors import FedntdError, reason, require
 from fedntd.forking import apart
 from fedntd.local import local_step, mean_over_samples
 from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
@@ -78,6 +78,21 @@ class Vectorised:
     def compiles(self) -> bool:
         """By itself, so that a CPU can be asked to do what a GPU does."""
         return self.on_gpu
+
+    def try_out(self, algorithm: FedAvg, name: str, samples: Batch, ctx: Context) -> None:
+        """One loss as that of one among many clients, which not every method's can be."""
+
+        def one(w: Weights, x: Tensor, y: Tensor, ctx: Context) -> Tensor:
+            return algorithm.loss(self.model, w, Batch(x, y, torch.ones_like(y, dtype=torch.bool)), ctx)
+
+        w = tree.map(lambda leaf: leaf[None], ctx.w_g)
+        try:
+            every = vmap(one, in_dims=(0, 0, 0, self.axes), randomness="error")
+            every(w, samples.x[None], samples.y[None], stacked([ctx], self.axes))
+        except RuntimeError as error:  # a branch on values, an operation without a rule for it, a draw
+            raise FedntdError(
+                f"the vectorised engine cannot train algorithm '{name}': {reason(error)}; use engine = 'sequential'"
+            ) from error
 
     # --- training -----------------------------------------------------------------------------------------------
 
