@@ -153,6 +153,14 @@ def test_a_method_in_the_current_folder_can_be_named(monkeypatch: pytest.MonkeyP
     assert read_run(Path("runs/half")).config.algorithm.options == {"factor": 0.25}
 
 
+def test_the_file_of_a_sweep_is_told_from_that_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    Path("many.toml").write_text('base = "demo"\nseeds = [0, 1]\n')
+    assert fedntd(monkeypatch, "run", "many.toml") == 2
+    assert "many.toml is the file of a sweep; train it with: fedntd sweep many.toml" in capsys.readouterr().err
+
+
 OWN = """
 from dataclasses import dataclass
 from torch import nn

@@ -27,6 +27,8 @@ from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settin
         ({"seed": -1}, "seed must be at least 0"),
         ({"partition_seed": -1}, "partition_seed must be at least 0"),
         ({"optimiser": {"lr": "fast"}}, "optimiser.lr must be of type float, not 'fast'"),
+        ({"data": {"augment": "True"}}, "data.augment must be true or false, not 'True'"),
+        ({"algorithm": {"name": "FedNTD"}}, "did you mean 'fedntd'?"),
         ({"optimiser": {"lr": 0}}, "optimiser.lr must be above 0"),
         ({"optimiser": {"lr": math.inf}}, "optimiser.lr must be a finite number, not inf"),
         ({"checkpoint_seconds": math.inf}, "checkpoint_seconds must be a finite number, not inf"),

@@ -123,5 +123,7 @@ def typed(key: str, value: Any, wanted: Any) -> Any:
     simple = tuple(kind for kind in kinds if kind in (int, float, bool, str, NoneType))
     if not simple or (isinstance(value, simple) and not (isinstance(value, bool) and bool not in simple)):
         return value
+    if simple == (bool,):
+        raise FedntdError(f"{key} must be true or false, not {value!r}")  # as TOML writes them: True is a string to it
     names = " or ".join(kind.__name__ for kind in simple if kind is not NoneType)
     raise FedntdError(f"{key} must be of type {names}, not {value!r}")

@@ -54,6 +54,7 @@ app.add_typer(paper_app, name="paper")
 app.add_typer(flower_app, name="flower")
 
 stdout, stderr = Console(), Console(stderr=True)
+OF_SWEEPS = {"base", "settings", "grid", "zip", "runs", "search"}  # keys that the settings of a run never have
 
 RunFolders = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.", show_default=False)
@@ -105,6 +106,7 @@ def run(
         table = read(out / "config.toml") if out.is_dir() else {}
     else:
         table = find_table(source or "demo")
+        require(not table.keys() & OF_SWEEPS, f"{source} is the file of a sweep; train it with: fedntd sweep {source}")
     names, tables = zip(*expand(with_settings(table, settings or []), table), strict=True)
     configs = [from_table(table) for table in tables]
     several = names != ("",)
@@ -253,8 +255,7 @@ def write_leaderboard(
 def algorithms(as_json: AsJson = False) -> None:
     """List the methods: their settings, and what each asks for beyond FedAvg on the paper's CIFAR-10 network.
 
-    Found out from the definitions: state that a client keeps, extra bytes sent up and down by one client in a round,
-    extra forward and backward passes in a step, and data that belongs to no client.
+    Found out from the definitions; the lines below the table say what its columns are.
 
     Example: [b]fedntd algorithms --json[/b]
     """

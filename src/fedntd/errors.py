@@ -33,9 +33,11 @@ def did_you_mean(word: str, valid: Iterable[str]) -> str:
     "did you mean 'fedavg'? (valid: fedavg, fedntd)"
     >>> did_you_mean("lr", ["seed", "optimiser.lr"])  # as tables and folders name it
     "did you mean 'optimiser.lr'? (valid: seed, optimiser.lr)"
+    >>> did_you_mean("FedNTD", ["fedavg", "fedntd"])  # as papers write it
+    "did you mean 'fedntd'? (valid: fedavg, fedntd)"
     """
     valid = list(valid)
-    nearest = [one for one in valid if one.endswith(f".{word}")]
+    nearest = [one for one in valid if one.endswith(f".{word}") or one.lower() == word.lower()]
     nearest = nearest or difflib.get_close_matches(word, valid, n=1, cutoff=0.4)
     listing = ", ".join(valid)
     return f"did you mean '{nearest[0]}'? (valid: {listing})" if nearest else f"valid: {listing}"

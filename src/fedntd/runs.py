@@ -121,7 +121,8 @@ def read_runs(paths: Iterable[Path]) -> list[Run]:
         return [read_run(path) for path in paths]
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: str | Path) -> Run:
+    path = Path(path)
     for name in ("config.toml", "status.json"):
         require((path / name).is_file(), f"{path} is not a run folder: it has no {name}; leave it out")
     status = table_with(("status", "reason"), path / "status.json")

@@ -72,10 +72,10 @@ def from_table(table: Mapping[str, Any]) -> Config:
     return build(Config, table)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: str | Path) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
         raise FedntdError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

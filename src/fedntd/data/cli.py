@@ -126,10 +126,11 @@ def partition(
     if as_json:
         print(json.dumps({"classes": dataset.classes, "counts": counts.tolist(), **spread, "picture": str(out)}))
         return
-    table = Table(Column("client", justify="right"), box=None, padding=(0, 1))
+    # so narrow that the names of ten classes fit into 80 columns
+    table = Table(Column("client", justify="right", no_wrap=True), box=None, padding=(0, 1, 0, 0), pad_edge=False)
     shown = min(len(dataset.classes), 10)  # a hundred classes do not fit a terminal; the picture and --json have them
     for name in dataset.classes[:shown]:
-        table.add_column(name[:8], justify="right")
+        table.add_column(name[:7], justify="right", no_wrap=True)
     table.add_column("all", justify="right", style="bold")
     for client, row in enumerate(counts):
         table.add_row(str(client), *(str(n) if n else "·" for n in row[:shown]), str(row.sum()))

@@ -74,8 +74,9 @@ def keys(
 ) -> None:
     """Make certificates and keys for trying things out: a CA, the coordinator's certificate, one key for each site.
 
-    For real use each site makes its own key (ssh-keygen -t ecdsa -b 384) and hands over the public half alone, and the
-    coordinator has its certificate from your own CA.
+    For real use each site makes its own key (ssh-keygen -t ecdsa -b 384) and hands over the public half alone.
+
+    The coordinator then has its certificate from your own CA.
 
     Example: fedntd flower keys keys --sites 3 --host coordinator.example.org
     """

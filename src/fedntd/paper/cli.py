@@ -79,8 +79,9 @@ def list_items(
 ) -> None:
     """List the items: their runs, how many are done, and about how long the others take here.
 
-    Runs of one group can be trained together. The time is that of one run after the other, from a measurement that is
-    made once and kept in --out.
+    Runs of one group can be trained together. The time is that of one run after the other.
+
+    It comes from a measurement that is made once and kept in --out.
 
     Example: [b]fedntd paper list --small[/b]
     """
