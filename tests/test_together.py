@@ -82,11 +82,11 @@ def test_runs_of_one_shape_are_as_they_are_alone(
     ],
 )
 def test_what_a_run_has_of_its_own_besides_its_weights(settings: dict, blobs: Dataset, make_config: MakeConfig):
-    """Frozen layers and buffers that its seed drew; the ratio, which its method knows."""
-    seeds, ratios = (0, 1, 2), (0.5, 1.0, 0.5)
+    """Frozen layers and buffers that its seed drew; the share of its clients in a round, which its method knows: with a
+    ratio of 0.4, two of five, but two of six as well."""
+    sizes = [{"clients": 6, "ratio": 0.4}, {"clients": 5, "ratio": 0.4}, {"clients": 6, "ratio": 1.0}]
     configs = [
-        make_config(engine="vectorised", seed=seed, federation={"ratio": ratio}, **settings)
-        for seed, ratio in zip(seeds, ratios, strict=True)
+        make_config(engine="vectorised", seed=seed, federation=size, **settings) for seed, size in enumerate(sizes)
     ]
     together = list(federate_together(configs, dataset=blobs))
     for i, config in enumerate(configs):

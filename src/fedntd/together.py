@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedntd.config import Config
+from fedntd.config import Config, share_of_cohort
 from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
@@ -253,7 +253,7 @@ def write_down(member: Member, outcome: Record | Diverged, save: bool, keep_clie
 
 def set_varying(runs: list[Federation]) -> None:
     """Tell the runs in which hyper-parameters they differ."""
-    # methods know the ratio as well
-    options = [{**run.config.algorithm.options, "ratio": run.config.federation.ratio} for run in runs]
+    # methods know which share of the clients takes part, too
+    options = [{**run.config.algorithm.options, "ratio": share_of_cohort(run.config)} for run in runs]
     for run, mine in zip(runs, options, strict=True):
         run.varying = {key: value for key, value in mine.items() if any(other[key] != value for other in options)}
