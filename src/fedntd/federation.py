@@ -229,10 +229,10 @@ class Federation:
         return record
 
     def take_up(self, state: State, records: list[Record]) -> None:
-        """Go on from a checkpoint, wherever its tensors are."""
+        """Go on from a checkpoint, wherever its tensors are, and in whichever precision."""
 
         def at(home: torch.device, leaves: Tree) -> dict:
-            return tree.map(lambda leaf: leaf.to(home), leaves)
+            return tree.map(lambda leaf: leaf.to(home, self.storage if leaf.is_floating_point() else None), leaves)
 
         own = {k: at(self.state_home, own) for k, own in state.own.items()}
         self.state = replace(state, w=at(self.device, state.w), server=at(self.device, state.server), own=own)

@@ -107,6 +107,14 @@ class TestReopen:
         federation = reopen(tmp_path / "run", server=Choice("fedavgm", {"beta": 0.5}))
         assert next_round(federation).record.round == 3
 
+    @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+    def test_another_precision_is_that_of_all_weights_and_states(self, config, tmp_path, engine):
+        list(federate(replace(config, algorithm=Choice("scaffold"), engine=engine), out=tmp_path / "run"))
+        federation = reopen(tmp_path / "run", precision="fp64")
+        inside = next_round(federation)
+        kept = [federation.state.w, federation.state.server, *federation.state.own.values(), inside.w_k]
+        assert {leaf.dtype for one in kept for leaf in tree.leaves(one)} == {torch.float64}
+
     def test_start_from(self, config):
         w = {name: leaf + 1 for name, leaf in Federation(config).state.w.items()}
         federation = start_from(config, w, round=7)
