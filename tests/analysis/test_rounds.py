@@ -77,6 +77,16 @@ def test_a_round_from_inside(blobs, make_config, tiny_net):
     assert first.before.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("robust", [{"name": "median"}, {"name": "krum", "bad": 0}])
+def test_every_local_model_is_seen_where_a_robust_rule_leaves_some_out(blobs, make_config, tiny_net, robust):
+    plain, wary = (
+        next_round(Federation(make_config(algorithm={"name": "fedavg"}, robust=rule), blobs, tiny_net()))
+        for rule in ({"name": "none"}, robust)
+    )
+    assert equal(wary.w_k, plain.w_k)
+    assert not equal(wary.w, plain.w)
+
+
 def test_more_rounds_than_were_meant(blobs, make_config, tiny_net):
     federation = Federation(make_config(federation={"rounds": 1}), blobs, tiny_net())
     list(watch(federation))
