@@ -16,6 +16,7 @@ from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
+from fedntd.data.datasets import as_asked
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts, client_shares
 from fedntd.devices import (
@@ -59,8 +60,9 @@ class Federation:
         self.several_runs = several_runs
         self.device = choose_device(config)
         self.precision = choose_precision(config, self.device)
+        given = dataset and as_asked(dataset, config.data.augment, config.data.train_size)
         known = beside.dataset if beside and beside.config.data == config.data else None
-        self.dataset = dataset = dataset or known or load_dataset(config)
+        self.dataset = dataset = given or known or load_dataset(config)
         classes, labels = len(dataset.classes), dataset.train.y.numpy()
         require(classes > 1, f"dataset '{dataset.name}' has one class only; there is nothing to tell apart")
 
