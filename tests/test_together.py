@@ -213,8 +213,36 @@ def test_runs_that_do_not_fit_into_memory_together_go_on_in_smaller_groups(
     assert_like_alone(configs, blobs, tiny_net, outcomes)
 
     sizes.clear()
-    with pytest.raises(FedntdError, match="memory does not hold"):  # without folders there is nothing to go on from
-        list(federate_together(configs, dataset=blobs, model=tiny_net()))
+    outcomes = list(federate_together(configs, dataset=blobs, model=tiny_net()))
+    assert [i for i, outcome in outcomes if isinstance(outcome, Record)] == [0, 1, 2, 3, 4]  # the first round
+    failed = {i: str(outcome) for i, outcome in outcomes if isinstance(outcome, FedntdError)}
+    assert failed.keys() == {0, 1, 2, 3, 4}  # without folders there is nothing to go on from
+    assert "memory does not hold" in failed[0]
+
+
+def test_runs_that_do_not_fit_into_memory_change_nothing_for_others(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A run that does not fit even alone has failed; one of another shape is trained; and a folder that was there, when
+    nothing was to be resumed, is left alone."""
+    large = [make_config(engine="vectorised", seed=seed) for seed in range(2)]
+    small, there = (make_config(engine="vectorised", federation={"batch_size": size}) for size in (9, 10))
+    list(federate(there, blobs, tiny_net(), tmp_path / "3"))
+
+    def large_do_not_fit(runs: list[Federation]):
+        if runs[0].config.federation.batch_size == 8:
+            raise torch.OutOfMemoryError
+        return play_together(runs)
+
+    monkeypatch.setattr("fedntd.together.play_together", large_do_not_fit)
+    longer = dataclasses.replace(there, federation=dataclasses.replace(there.federation, rounds=5))
+    outs = [tmp_path / str(i) for i in range(4)]
+    outcomes = list(federate_together([*large, small, longer], outs, dataset=blobs, model=tiny_net()))
+    failed = {i: str(outcome) for i, outcome in outcomes if isinstance(outcome, FedntdError)}
+    assert failed.keys() == {0, 1, 3}
+    assert "memory does not hold" in failed[0]
+    assert "already holds a run" in failed[3]
+    assert [i for i, outcome in outcomes if isinstance(outcome, Record)] == [2, 2, 2]
 
 
 def test_models_that_do_not_fit_into_memory_are_tested_in_parts(
