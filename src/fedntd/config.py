@@ -152,15 +152,14 @@ class Config:
 
 def make_algorithm(config: Config) -> FedAvg:
     """The method that the sections `algorithm` and `server` name together."""
-    told = {"ratio": share_of_cohort(config)}
-    algorithm = make_method("algorithm", config.algorithm).with_values(told)
-    if config.server.name == "none":
-        return algorithm
-    try:
-        rule = make_method("server", config.server).with_values(told)
-    except FedntdError as error:  # a rule does not know in which section it stands
-        raise FedntdError(str(error).replace("algorithm.", "server.")) from None
-    return Composed(algorithm, rule)
+    algorithm = make_method("algorithm", config.algorithm)
+    if config.server.name != "none":
+        try:
+            rule = make_method("server", config.server)
+        except FedntdError as error:  # a rule does not know in which section it stands
+            raise FedntdError(str(error).replace("algorithm.", "server.")) from None
+        algorithm = Composed(algorithm, rule)
+    return algorithm.with_values({"ratio": share_of_cohort(config)})
 
 
 def share_of_cohort(config: Config) -> float:

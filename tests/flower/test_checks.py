@@ -8,6 +8,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message
 from loop import LoopGrid, play
+from safetensors.torch import load_file
 from world import TABLE
 
 from fedntd import Federation, FedntdError, read_run
@@ -174,6 +175,18 @@ def test_a_site_whose_answer_came_too_late_keeps_its_state_of_before(tmp_path: P
     found = read_run(tmp_path / "run").records
     assert [r.class_accuracy for r in found] == [r.class_accuracy for r in records]
     assert found[-1].loss == pytest.approx(records[-1].loss, abs=1e-12)
+
+
+def test_a_plain_mean_over_all_sites_stays_one_where_some_are_refused(tmp_path: Path):
+    """SCAFFOLD as the released code has it: c is the mean of all c_i, that of a refused site being what it was: 0."""
+    table = {**TABLE, "precision": "fp64", "algorithm": {"name": "scaffold-released"}}
+    table["federation"] = {**TABLE["federation"], "ratio": 1.0, "rounds": 1}
+    play(table, tmp_path / "run", held_out(from_table(table)), [{}, {}, {"fault": "nan"}])
+    run = read_json(tmp_path / "run/federation.json")["run"]
+    used = [load_file(tmp_path / f"states/{run}/site-{k}/round-1.safetensors") for k in (0, 1)]
+    c = load_checkpoint(tmp_path / "run/checkpoint.safetensors", torch.device("cpu")).server["c"]
+    for name, leaf in c.items():
+        torch.testing.assert_close(leaf, sum(own[f"c_i/{name}"] for own in used) / 3, rtol=0, atol=1e-12)
 
 
 def test_a_site_that_lost_its_state_is_refused(tmp_path: Path):

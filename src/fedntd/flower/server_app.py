@@ -207,6 +207,7 @@ class Coordinator:
         counts = sites.counts()
         up, p = self.weigh(got.uploads, len(drawn))
         fraction = float(client_shares(counts, config.federation.aggregation)[used].sum())
+        algorithm = algorithm.with_values({"ratio": len(used) / config.federation.clients})  # not all who were drawn
         w, server = algorithm.aggregate(state.w, state.server, up, p, fraction)
         if not tree.all_finite(w):
             raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
