@@ -48,7 +48,7 @@ from fedntd.flower.messages import (
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import SiteLog, Sites, promised, run_name
 from fedntd.local import train_client
-from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local
+from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local, summed
 from fedntd.models.functional import Batch
 from fedntd.optim import learning_rate
 from fedntd.record import Record, RunFolder, State, mean_and_std
@@ -283,7 +283,7 @@ class Coordinator:
             except FedntdError as error:
                 log(WARNING, "the test by %s is not counted: %s", self.sites.name(k), error)
         require(bool(found), "no site has tested the global model within the time limit")
-        return Counts(*(torch.stack(column).sum(0) for column in zip(*found, strict=True)))
+        return summed(found)
 
     def count(self, w: Weights) -> Counts:
         return count(self.model, w, self.test_part, in_batches(len(self.test_part)), len(self.samples.classes))
