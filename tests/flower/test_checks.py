@@ -20,7 +20,7 @@ from fedntd.flower.site import Samples, held_out, site_number
 from fedntd.record import load_checkpoint
 from fedntd.tables import from_table
 
-GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False)
+GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False, False)
 LIKE = {"delta/w": torch.zeros(2, 3), "a": torch.zeros(())}
 
 
@@ -215,6 +215,19 @@ def test_the_sites_test_where_the_coordinator_cannot(tmp_path: Path):
     hidden = torch.tanh(x[places].float() @ w["hidden.weight"].T + w["hidden.bias"])
     answers = (hidden @ w["head.weight"].T + w["head.bias"]).argmax(1)
     assert found.records[-1].accuracy == pytest.approx(float((answers == y[places]).float().mean()))
+
+
+@pytest.mark.parametrize("holds_out", [False, True])
+def test_samples_may_be_integers(holds_out: bool, tmp_path: Path):
+    """Tokens reach an embedding as they are; also where only the sites have samples to test on."""
+    table = {**TABLE, "precision": "fp64", "data": {"name": "world:tokens"}, "model": {"name": "world:Words"}}
+    if holds_out:
+        play(table, tmp_path / "run", None, [{"hold_out": 5}] * 3)
+        assert read_run(tmp_path / "run").status == "finished"
+    else:
+        play(table, tmp_path / "run", held_out(from_table(table)))
+        losses = [record.loss for record in Federation(from_table(table))]
+        assert [record.loss for record in read_run(tmp_path / "run").records] == pytest.approx(losses, abs=1e-9)
 
 
 def test_without_anything_to_test_on_one_sentence(tmp_path: Path):

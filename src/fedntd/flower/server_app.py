@@ -49,7 +49,6 @@ from fedntd.flower.site import Samples
 from fedntd.flower.sites import SiteLog, Sites, promised, run_name
 from fedntd.local import train_client
 from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local, summed
-from fedntd.models.functional import Batch
 from fedntd.optim import learning_rate
 from fedntd.record import Record, RunFolder, State, mean_and_std
 from fedntd.rounds import Diverged
@@ -138,7 +137,7 @@ class Coordinator:
             self.algorithm = self.algorithm.with_values({"auxiliary": Auxiliary(self.model, aside, config.seed)})
         w = self.model.weights()
         classes, shape = list(self.samples.classes), list(self.samples.shape)
-        sites.wanted = Hello(0, "", __version__, [], classes, shape, describe(w), False)
+        sites.wanted = Hello(0, "", __version__, [], classes, shape, describe(w), False, False)
         sites.greet()
         sites.require_enough()
 
@@ -161,11 +160,8 @@ class Coordinator:
             )
 
     def example_upload(self) -> dict[str, Any]:
-        """What an update of this method looks like, from one step on two blank samples."""
-        batch = Batch(
-            torch.zeros(2, *self.samples.shape, dtype=self.model.storage, device=self.device),
-            torch.zeros(2, dtype=torch.int64, device=self.device),
-        )
+        """What an update of this method looks like, from one step on two samples."""
+        batch = self.on_device(Part(*(some[:2] for some in self.samples.part))).plain(slice(0, 2))
         w, server = self.state.w, self.state.server
         lr = torch.tensor(1e-3, dtype=self.model.storage, device=self.device)
         counts = torch.ones(len(self.samples.classes), dtype=self.model.storage, device=self.device)
@@ -321,11 +317,13 @@ class Collected:
 
 
 def as_most_say(sites: Sites) -> Samples:
-    """Where the coordinator has no samples, most sites decide what classes and shape they have."""
+    """Where the coordinator has no samples, most sites decide what classes, shape and kind they have."""
     if not sites.came:
         sites.require_enough()
-    (classes, shape), _ = Counter((tuple(h.classes), tuple(h.shape)) for _, h in sites.came).most_common(1)[0]
-    return Samples(Part(torch.zeros(2, *shape), torch.zeros(2, dtype=torch.int64)), classes)
+    told = Counter((tuple(h.classes), tuple(h.shape), h.integers) for _, h in sites.came)
+    (classes, shape, integers), _ = told.most_common(1)[0]
+    kind = torch.int64 if integers else torch.float32
+    return Samples(Part(torch.zeros(2, *shape, dtype=kind), torch.zeros(2, dtype=torch.int64)), classes)
 
 
 def read_counts(message: Message, classes: int) -> Counts:
