@@ -72,8 +72,8 @@ class Inside(NamedTuple):
     """A round and the models in it."""
 
     record: Record
-    before: Vector  # class-wise accuracy of the global model that was sent out
-    w_g: Weights  # the global model that was sent out: distributed global, W_G^(t-1)
+    before: Vector  # class-wise accuracy of the global model before the round
+    w_g: Weights  # what clients began with: distributed global, W_G^(t-1), but for methods that send other weights
     w_k: dict[str, Any]  # the cohort's models after training, every leaf [client, ...]: locals, W_L^(t)
     w: Weights  # the aggregated global model, W_G^(t)
 
