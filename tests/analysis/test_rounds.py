@@ -131,6 +131,12 @@ class TestReopen:
         assert equal(federation.state.w, w)
         assert next_round(federation).record.round == 8
 
+    def test_clients_start_from_the_same_weights(self, config):
+        """MOON: before its first round, a client's last model is the one that the federation begins with."""
+        moon = replace(config, algorithm=Choice("moon"))
+        w = {name: leaf + 1 for name, leaf in Federation(moon).state.w.items()}
+        assert equal(start_from(moon, w).own(0)["w_prev"], w)
+
     def test_without_a_checkpoint(self, config, tmp_path):
         list(federate(config, out=tmp_path / "run"))
         (tmp_path / "run" / "checkpoint.safetensors").unlink()

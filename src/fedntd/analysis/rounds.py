@@ -50,6 +50,7 @@ def start_from(config: Config, w: Weights, round: int = 0) -> Federation:
     """A federation that begins with the weights `w`, as if `round` rounds were over."""
     federation = Federation(config)
     w = {name: leaf.to(federation.device, federation.storage) for name, leaf in w.items()}
+    federation.initial_w = w  # which clients begin their own states with: MOON's last model
     federation.take_up(State(w, federation.algorithm.init_server(w), {}, round), [])
     return federation
 
