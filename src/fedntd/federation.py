@@ -231,10 +231,11 @@ class Federation:
         return record
 
     def take_up(self, state: State, records: list[Record]) -> None:
-        """Go on from a checkpoint, wherever its tensors are, and in whichever precision."""
+        """Go on from a checkpoint, wherever its tensors are, and whichever precision its weights have."""
+        then = tree.leaves(state.w)[0].dtype  # what has another type, such as a sum in float64, is meant to have it
 
         def at(home: torch.device, leaves: Tree) -> dict:
-            return tree.map(lambda leaf: leaf.to(home, self.storage if leaf.is_floating_point() else None), leaves)
+            return tree.map(lambda leaf: leaf.to(home, self.storage if leaf.dtype == then else None), leaves)
 
         own = {k: at(self.state_home, own) for k, own in state.own.items()}
         self.state = replace(state, w=at(self.device, state.w), server=at(self.device, state.server), own=own)

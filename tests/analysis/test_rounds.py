@@ -125,6 +125,12 @@ class TestReopen:
         kept = [federation.state.w, federation.state.server, *federation.state.own.values(), inside.w_k]
         assert {leaf.dtype for one in kept for leaf in tree.leaves(one)} == {torch.float64}
 
+    def test_what_a_method_keeps_in_a_type_of_its_own_keeps_it(self, config):
+        federation = Federation(config)
+        sums = {"sum": torch.zeros(3, dtype=torch.float64), "rounds": torch.ones((), dtype=torch.int64)}
+        federation.take_up(replace(federation.state, server=sums), [])
+        assert [leaf.dtype for leaf in tree.leaves(federation.state.server)] == [torch.int64, torch.float64]
+
     def test_start_from(self, config):
         w = {name: leaf + 1 for name, leaf in Federation(config).state.w.items()}
         federation = start_from(config, w, round=7)
