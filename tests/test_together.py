@@ -100,6 +100,8 @@ def test_what_makes_another_shape(make_config: MakeConfig):
         assert shape(make_config(**settings)) != shape(base)
     for settings in ({"seed": 9}, {"algorithm": {"name": "fedntd", "beta": 0.3}}, {"partition": {"name": "iid"}}):
         assert shape(make_config(**settings)) == shape(base)
+    # a sweep in several processes gives runs their share of the cores when it starts them; groups stay what they are
+    assert shape(make_config(workers=7)) == shape(base)
 
 
 def test_other_shapes_and_the_loop_engine_are_trained_in_turn(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

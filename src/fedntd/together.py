@@ -28,7 +28,7 @@ from fedntd.tables import flat
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
 FREE = {
-    *("seed", "partition_seed", "checkpoint_seconds", "optimiser.lr", "optimiser.decay"),
+    *("seed", "partition_seed", "workers", "checkpoint_seconds", "optimiser.lr", "optimiser.decay"),
     *(f"federation.{key}" for key in ("clients", "ratio", "rounds", "local_epochs", "aggregation")),
 }
 
