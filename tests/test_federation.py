@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
+from fedntd import Augment, Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
 from fedntd.devices import choose_precision
 from fedntd.metrics import TEST_BATCH
 from fedntd.models import MODELS
@@ -180,6 +180,17 @@ def test_the_number_of_workers_does_not_change_a_bit(precision: str):
     (records, w), (records_3, w_3) = final(1), final(10**6)  # as many as there are clients, then: three
     assert records == records_3
     assert all(torch.equal(w[name], w_3[name]) for name in w)
+
+
+def test_a_dataset_that_is_handed_over_is_used_as_the_config_says(make_config: MakeConfig):
+    x, y = torch.randint(256, (60, 1, 8, 8), dtype=torch.uint8), torch.arange(60) % 3
+    dataset = from_tensors("images", (x, y), (x, y), augment=Augment(pad=2))
+    net, iid = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), {"name": "iid"}
+    asked = make_config(data={"augment": False, "train_size": 30}, partition=iid)
+    federation = Federation(asked, dataset, net)
+    assert federation.dataset.augment is None
+    assert federation.counts.sum() == 30
+    assert Federation(make_config(partition=iid), dataset, net).dataset is dataset
 
 
 def test_dropout_is_drawn_from_the_seed(blobs: Dataset, make_config: MakeConfig):

@@ -4,6 +4,7 @@ import json
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from torch import nn
 
@@ -211,6 +213,17 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path, make_config: Make
     with RunFolder(tmp_path / "run", make_config(), resume=False):
         errors = finish(Started("run", str(config), "--out", str(tmp_path / "run")), code=2)
     assert "another process is writing to" in errors
+
+
+def test_a_look_at_a_folder_does_not_keep_a_run_from_starting(tmp_path: Path, make_config: MakeConfig):
+    """To find out whether a run goes on takes its lock, for a moment (`is_locked`)."""
+    looking = FileLock(tmp_path / ".lock", thread_local=False)
+    looking.acquire()
+    moment = threading.Timer(0.1, looking.release)
+    moment.start()
+    with RunFolder(tmp_path, make_config(), resume=False):
+        assert not looking.is_locked
+    moment.join()
 
 
 def test_a_diverged_run_is_failed_and_keeps_its_records(

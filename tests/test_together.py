@@ -82,11 +82,11 @@ def test_runs_of_one_shape_are_as_they_are_alone(
     ],
 )
 def test_what_a_run_has_of_its_own_besides_its_weights(settings: dict, blobs: Dataset, make_config: MakeConfig):
-    """Frozen layers and buffers that its seed drew; the ratio, which its method knows."""
-    seeds, ratios = (0, 1, 2), (0.5, 1.0, 0.5)
+    """Frozen layers and buffers that its seed drew; the share of its clients in a round, which its method knows: with a
+    ratio of 0.4, two of five, but two of six as well."""
+    sizes = [{"clients": 6, "ratio": 0.4}, {"clients": 5, "ratio": 0.4}, {"clients": 6, "ratio": 1.0}]
     configs = [
-        make_config(engine="vectorised", seed=seed, federation={"ratio": ratio}, **settings)
-        for seed, ratio in zip(seeds, ratios, strict=True)
+        make_config(engine="vectorised", seed=seed, federation=size, **settings) for seed, size in enumerate(sizes)
     ]
     together = list(federate_together(configs, dataset=blobs))
     for i, config in enumerate(configs):
@@ -100,6 +100,8 @@ def test_what_makes_another_shape(make_config: MakeConfig):
         assert shape(make_config(**settings)) != shape(base)
     for settings in ({"seed": 9}, {"algorithm": {"name": "fedntd", "beta": 0.3}}, {"partition": {"name": "iid"}}):
         assert shape(make_config(**settings)) == shape(base)
+    # a sweep in several processes gives runs their share of the cores when it starts them; groups stay what they are
+    assert shape(make_config(workers=7)) == shape(base)
 
 
 def test_other_shapes_and_the_loop_engine_are_trained_in_turn(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
@@ -213,8 +215,36 @@ def test_runs_that_do_not_fit_into_memory_together_go_on_in_smaller_groups(
     assert_like_alone(configs, blobs, tiny_net, outcomes)
 
     sizes.clear()
-    with pytest.raises(FedntdError, match="memory does not hold"):  # without folders there is nothing to go on from
-        list(federate_together(configs, dataset=blobs, model=tiny_net()))
+    outcomes = list(federate_together(configs, dataset=blobs, model=tiny_net()))
+    assert [i for i, outcome in outcomes if isinstance(outcome, Record)] == [0, 1, 2, 3, 4]  # the first round
+    failed = {i: str(outcome) for i, outcome in outcomes if isinstance(outcome, FedntdError)}
+    assert failed.keys() == {0, 1, 2, 3, 4}  # without folders there is nothing to go on from
+    assert "memory does not hold" in failed[0]
+
+
+def test_runs_that_do_not_fit_into_memory_change_nothing_for_others(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A run that does not fit even alone has failed; one of another shape is trained; and a folder that was there, when
+    nothing was to be resumed, is left alone."""
+    large = [make_config(engine="vectorised", seed=seed) for seed in range(2)]
+    small, there = (make_config(engine="vectorised", federation={"batch_size": size}) for size in (9, 10))
+    list(federate(there, blobs, tiny_net(), tmp_path / "3"))
+
+    def large_do_not_fit(runs: list[Federation]):
+        if runs[0].config.federation.batch_size == 8:
+            raise torch.OutOfMemoryError
+        return play_together(runs)
+
+    monkeypatch.setattr("fedntd.together.play_together", large_do_not_fit)
+    longer = dataclasses.replace(there, federation=dataclasses.replace(there.federation, rounds=5))
+    outs = [tmp_path / str(i) for i in range(4)]
+    outcomes = list(federate_together([*large, small, longer], outs, dataset=blobs, model=tiny_net()))
+    failed = {i: str(outcome) for i, outcome in outcomes if isinstance(outcome, FedntdError)}
+    assert failed.keys() == {0, 1, 3}
+    assert "memory does not hold" in failed[0]
+    assert "already holds a run" in failed[3]
+    assert [i for i, outcome in outcomes if isinstance(outcome, Record)] == [2, 2, 2]
 
 
 def test_models_that_do_not_fit_into_memory_are_tested_in_parts(

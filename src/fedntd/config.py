@@ -152,16 +152,20 @@ class Config:
 
 def make_algorithm(config: Config) -> FedAvg:
     """The method that the sections `algorithm` and `server` name together."""
+    algorithm = make_method("algorithm", config.algorithm)
+    if config.server.name != "none":
+        try:
+            rule = make_method("server", config.server)
+        except FedntdError as error:  # a rule does not know in which section it stands
+            raise FedntdError(str(error).replace("algorithm.", "server.")) from None
+        algorithm = Composed(algorithm, rule)
+    return algorithm.with_values({"ratio": share_of_cohort(config)})
+
+
+def share_of_cohort(config: Config) -> float:
+    """Of all clients, those that train in a round: `federation.ratio`, but for whole clients."""
     clients = config.federation.clients
-    taking_part = cohort_size(clients, config.federation.ratio) / clients
-    algorithm = make_method("algorithm", config.algorithm).with_values({"ratio": taking_part})
-    if config.server.name == "none":
-        return algorithm
-    try:
-        rule = make_method("server", config.server)
-    except FedntdError as error:  # a rule does not know in which section it stands
-        raise FedntdError(str(error).replace("algorithm.", "server.")) from None
-    return Composed(algorithm, rule)
+    return cohort_size(clients, config.federation.ratio) / clients
 
 
 def make_method(section: str, choice: Choice) -> FedAvg:

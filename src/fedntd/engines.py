@@ -21,7 +21,7 @@ from fedntd.algorithms.base import Context
 from fedntd.config import Optimiser
 from fedntd.data.device import DevicePart
 from fedntd.local import train_client
-from fedntd.metrics import TEST_BATCH, Counts, count, in_batches
+from fedntd.metrics import TEST_BATCH, Counts, count, in_batches, summed
 from fedntd.models.functional import Model
 from fedntd.plan import Plan
 from fedntd.tree import Weights
@@ -133,8 +133,7 @@ class Sequential:
         def count_one(model: Model, places: slice) -> Counts:
             return count(model, w, self.test_part, [places], self.classes)
 
-        parts = self.side_by_side(count_one, in_batches(len(self.test_part)))
-        return Counts(*(torch.stack(column).sum(0) for column in zip(*parts, strict=True)))
+        return summed(self.side_by_side(count_one, in_batches(len(self.test_part))))
 
     def side_by_side(self, work: Callable[[Model, T], R], items: Sequence[T]) -> list[R]:
         """`work` on each item, results in the order of the items."""

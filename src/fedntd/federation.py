@@ -16,6 +16,7 @@ from fedntd.config import Config, make_algorithm
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
+from fedntd.data.datasets import as_asked
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts, client_shares
 from fedntd.devices import (
@@ -59,8 +60,9 @@ class Federation:
         self.several_runs = several_runs
         self.device = choose_device(config)
         self.precision = choose_precision(config, self.device)
+        given = dataset and as_asked(dataset, config.data.augment, config.data.train_size)
         known = beside.dataset if beside and beside.config.data == config.data else None
-        self.dataset = dataset = dataset or known or load_dataset(config)
+        self.dataset = dataset = given or known or load_dataset(config)
         classes, labels = len(dataset.classes), dataset.train.y.numpy()
         require(classes > 1, f"dataset '{dataset.name}' has one class only; there is nothing to tell apart")
 
@@ -229,10 +231,11 @@ class Federation:
         return record
 
     def take_up(self, state: State, records: list[Record]) -> None:
-        """Go on from a checkpoint, wherever its tensors are."""
+        """Go on from a checkpoint, wherever its tensors are, and whichever precision its weights have."""
+        then = tree.leaves(state.w)[0].dtype  # what has another type, such as a sum in float64, is meant to have it
 
         def at(home: torch.device, leaves: Tree) -> dict:
-            return tree.map(lambda leaf: leaf.to(home), leaves)
+            return tree.map(lambda leaf: leaf.to(home, self.storage if leaf.dtype == then else None), leaves)
 
         own = {k: at(self.state_home, own) for k, own in state.own.items()}
         self.state = replace(state, w=at(self.device, state.w), server=at(self.device, state.server), own=own)

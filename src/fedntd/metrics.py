@@ -47,6 +47,11 @@ def count(model: Model, w: Weights, part: DevicePart, samples: Sequence[slice | 
     """Test `w` on the batches `samples` of `part`."""
     w = model.cast(w)  # once for all batches
     counts = [count_batch(model, w, part.plain(places), classes) for places in samples]
+    return summed(counts)
+
+
+def summed(counts: Sequence[Counts]) -> Counts:
+    """Of several batches, those of all their samples."""
     return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
 
 

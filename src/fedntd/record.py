@@ -38,6 +38,8 @@ from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.tree import Weights
 
+PATIENCE = 1.0  # seconds: whoever looks whether a run goes on (`is_locked`) holds its lock for a moment
+
 
 @dataclass(frozen=True)
 class Record:
@@ -105,7 +107,7 @@ class RunFolder:
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self.lock.acquire(timeout=0)
+            self.lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise FedntdError(
                 f"another process is writing to {self.path}; wait for it or choose another --out"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedntd.config import Config
+from fedntd.config import Config, share_of_cohort
 from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
@@ -28,7 +28,7 @@ from fedntd.tables import flat
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
 FREE = {
-    *("seed", "partition_seed", "checkpoint_seconds", "optimiser.lr", "optimiser.decay"),
+    *("seed", "partition_seed", "workers", "checkpoint_seconds", "optimiser.lr", "optimiser.decay"),
     *(f"federation.{key}" for key in ("clients", "ratio", "rounds", "local_epochs", "aggregation")),
 }
 
@@ -86,20 +86,22 @@ def federate_together(
     for _, alike in groupby(order, key=shapes.__getitem__):
         members = list(alike)
         groups = [members] if in_one_step(configs[members[0]]) else [[i] for i in members]
+        going_on = resume
         while groups:
             group = groups.pop(0)
-            there = {i: resume and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
+            there = {i: going_on and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
             mine, folders = {i: configs[i] for i in group}, {i: outs[i] for i in group}
             left = yield from train_what_fits(mine, folders, there, dataset, model, auxiliary, keep_clients)
             if left:  # halves of them go on from where their folders are
-                resume, middle = True, len(left) // 2
+                going_on, middle = True, len(left) // 2
                 groups[:0] = [left[:middle], left[middle:]]
 
 
 def train_what_fits(
     configs: dict[int, Config], outs: dict[int, Path | None], *rest: Any
 ) -> Generator[tuple[int, Record | FedntdError], None, list[int]]:
-    """`train`; returns the runs that are left because the device's memory does not hold all of them at once."""
+    """`train`; returns the runs that are left because the device's memory does not hold all of them at once, and can go
+    on in smaller groups. Others that it does not hold have failed."""
     left, too_many = set(configs), False
     try:
         for i, outcome in train(configs, outs, *rest):
@@ -113,9 +115,13 @@ def train_what_fits(
         gc.collect()  # the engine is part of a cycle, and holds the memory that the next group needs
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    together = len(left) > 1 and all(outs[i] is not None for i in left)
-    require(together or not too_many, "the device's memory does not hold this training; fewer clients or runs may fit")
-    return sorted(left) if too_many else []
+    if not too_many:
+        return []
+    if len(left) > 1 and all(outs[i] is not None for i in left):
+        return sorted(left)
+    for i in sorted(left):
+        yield i, FedntdError("the device's memory does not hold this training; fewer clients or runs may fit")
+    return []
 
 
 def in_one_step(config: Config) -> bool:
@@ -253,7 +259,7 @@ def write_down(member: Member, outcome: Record | Diverged, save: bool, keep_clie
 
 def set_varying(runs: list[Federation]) -> None:
     """Tell the runs in which hyper-parameters they differ."""
-    # methods know the ratio as well
-    options = [{**run.config.algorithm.options, "ratio": run.config.federation.ratio} for run in runs]
+    # methods know which share of the clients takes part, too
+    options = [{**run.config.algorithm.options, "ratio": share_of_cohort(run.config)} for run in runs]
     for run, mine in zip(runs, options, strict=True):
         run.varying = {key: value for key, value in mine.items() if any(other[key] != value for other in options)}

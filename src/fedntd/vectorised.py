@@ -36,7 +36,7 @@ from fedntd.engines import Task, Trained, on_each_leaf
 from fedntd.errors import require
 from fedntd.forking import apart
 from fedntd.local import local_step, mean_over_samples
-from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches
+from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches, summed
 from fedntd.models.functional import Batch, Model
 from fedntd.plan import Plan, busy, rounded_up, stretches
 from fedntd.steps import AHEAD, PLANNED, Compiler, Foresight, Step
@@ -331,10 +331,6 @@ class Prepared(NamedTuple):
     tasks: list[Task]
     chunks: list[Chunk]
     back: Tensor | None  # where each task is among those of the chunks; None: they are in order
-
-
-def summed(counts: list[Counts]) -> Counts:
-    return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
 
 
 def stacked(contexts: list[Context], axes: Context) -> Context:

@@ -17,7 +17,7 @@ from fedntd.algorithms.fedntd import FedNTD
 from fedntd.algorithms.fedopt import FedOpt
 from fedntd.algorithms.requirements import requirements
 from fedntd.algorithms.scaffold import Scaffold
-from fedntd.config import Optimiser
+from fedntd.config import Optimiser, make_algorithm
 from fedntd.local import local_step
 
 Net = Callable[[], nn.Module]
@@ -46,6 +46,13 @@ def test_fedavg_with_a_rule_is_the_rules_own_method(rule: dict, blobs: Dataset, 
     alone = run(make_config(algorithm=rule), blobs, tiny_net)
     assert_same(composed.state.w, alone.state.w, atol=1e-12)
     assert_same(composed.state.server["rule"], alone.state.server, atol=1e-12)
+
+
+def test_both_know_the_share_of_clients_in_a_round(make_config: MakeConfig):
+    """Two of six, where the ratio says 2.4."""
+    algorithm = make_algorithm(make_config(server=FEDOPT, federation={"ratio": 0.4}))
+    assert isinstance(algorithm, Composed)
+    assert algorithm.method.ratio == algorithm.rule.ratio == 2 / 6
 
 
 def test_fednova_with_fedopt_by_hand():

@@ -77,6 +77,16 @@ def test_a_round_from_inside(blobs, make_config, tiny_net):
     assert first.before.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("robust", [{"name": "median"}, {"name": "krum", "bad": 0}])
+def test_every_local_model_is_seen_where_a_robust_rule_leaves_some_out(blobs, make_config, tiny_net, robust):
+    plain, wary = (
+        next_round(Federation(make_config(algorithm={"name": "fedavg"}, robust=rule), blobs, tiny_net()))
+        for rule in ({"name": "none"}, robust)
+    )
+    assert equal(wary.w_k, plain.w_k)
+    assert not equal(wary.w, plain.w)
+
+
 def test_more_rounds_than_were_meant(blobs, make_config, tiny_net):
     federation = Federation(make_config(federation={"rounds": 1}), blobs, tiny_net())
     list(watch(federation))
@@ -107,11 +117,31 @@ class TestReopen:
         federation = reopen(tmp_path / "run", server=Choice("fedavgm", {"beta": 0.5}))
         assert next_round(federation).record.round == 3
 
+    @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+    def test_another_precision_is_that_of_all_weights_and_states(self, config, tmp_path, engine):
+        list(federate(replace(config, algorithm=Choice("scaffold"), engine=engine), out=tmp_path / "run"))
+        federation = reopen(tmp_path / "run", precision="fp64")
+        inside = next_round(federation)
+        kept = [federation.state.w, federation.state.server, *federation.state.own.values(), inside.w_k]
+        assert {leaf.dtype for one in kept for leaf in tree.leaves(one)} == {torch.float64}
+
+    def test_what_a_method_keeps_in_a_type_of_its_own_keeps_it(self, config):
+        federation = Federation(config)
+        sums = {"sum": torch.zeros(3, dtype=torch.float64), "rounds": torch.ones((), dtype=torch.int64)}
+        federation.take_up(replace(federation.state, server=sums), [])
+        assert [leaf.dtype for leaf in tree.leaves(federation.state.server)] == [torch.int64, torch.float64]
+
     def test_start_from(self, config):
         w = {name: leaf + 1 for name, leaf in Federation(config).state.w.items()}
         federation = start_from(config, w, round=7)
         assert equal(federation.state.w, w)
         assert next_round(federation).record.round == 8
+
+    def test_clients_start_from_the_same_weights(self, config):
+        """MOON: before its first round, a client's last model is the one that the federation begins with."""
+        moon = replace(config, algorithm=Choice("moon"))
+        w = {name: leaf + 1 for name, leaf in Federation(moon).state.w.items()}
+        assert equal(start_from(moon, w).own(0)["w_prev"], w)
 
     def test_without_a_checkpoint(self, config, tmp_path):
         list(federate(config, out=tmp_path / "run"))

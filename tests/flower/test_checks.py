@@ -8,6 +8,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message
 from loop import LoopGrid, play
+from safetensors.torch import load_file
 from world import TABLE
 
 from fedntd import Federation, FedntdError, read_run
@@ -19,7 +20,7 @@ from fedntd.flower.site import Samples, held_out, site_number
 from fedntd.record import load_checkpoint
 from fedntd.tables import from_table
 
-GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False)
+GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False, False)
 LIKE = {"delta/w": torch.zeros(2, 3), "a": torch.zeros(())}
 
 
@@ -176,6 +177,18 @@ def test_a_site_whose_answer_came_too_late_keeps_its_state_of_before(tmp_path: P
     assert found[-1].loss == pytest.approx(records[-1].loss, abs=1e-12)
 
 
+def test_a_plain_mean_over_all_sites_stays_one_where_some_are_refused(tmp_path: Path):
+    """SCAFFOLD as the released code has it: c is the mean of all c_i, that of a refused site being what it was: 0."""
+    table = {**TABLE, "precision": "fp64", "algorithm": {"name": "scaffold-released"}}
+    table["federation"] = {**TABLE["federation"], "ratio": 1.0, "rounds": 1}
+    play(table, tmp_path / "run", held_out(from_table(table)), [{}, {}, {"fault": "nan"}])
+    run = read_json(tmp_path / "run/federation.json")["run"]
+    used = [load_file(tmp_path / f"states/{run}/site-{k}/round-1.safetensors") for k in (0, 1)]
+    c = load_checkpoint(tmp_path / "run/checkpoint.safetensors", torch.device("cpu")).server["c"]
+    for name, leaf in c.items():
+        torch.testing.assert_close(leaf, sum(own[f"c_i/{name}"] for own in used) / 3, rtol=0, atol=1e-12)
+
+
 def test_a_site_that_lost_its_state_is_refused(tmp_path: Path):
     table = {**TABLE, "algorithm": {"name": "scaffold"}, "federation": {**TABLE["federation"], "ratio": 1.0}}
     test = held_out(from_table(table))
@@ -202,6 +215,19 @@ def test_the_sites_test_where_the_coordinator_cannot(tmp_path: Path):
     hidden = torch.tanh(x[places].float() @ w["hidden.weight"].T + w["hidden.bias"])
     answers = (hidden @ w["head.weight"].T + w["head.bias"]).argmax(1)
     assert found.records[-1].accuracy == pytest.approx(float((answers == y[places]).float().mean()))
+
+
+@pytest.mark.parametrize("holds_out", [False, True])
+def test_samples_may_be_integers(holds_out: bool, tmp_path: Path):
+    """Tokens reach an embedding as they are; also where only the sites have samples to test on."""
+    table = {**TABLE, "precision": "fp64", "data": {"name": "world:tokens"}, "model": {"name": "world:Words"}}
+    if holds_out:
+        play(table, tmp_path / "run", None, [{"hold_out": 5}] * 3)
+        assert read_run(tmp_path / "run").status == "finished"
+    else:
+        play(table, tmp_path / "run", held_out(from_table(table)))
+        losses = [record.loss for record in Federation(from_table(table))]
+        assert [record.loss for record in read_run(tmp_path / "run").records] == pytest.approx(losses, abs=1e-9)
 
 
 def test_without_anything_to_test_on_one_sentence(tmp_path: Path):

@@ -29,6 +29,17 @@ class Net(nn.Module):
         return Out(self.head(z), z, Taps(*(maps[..., None, None] for maps in (x, z, x[:, :1], slim))))
 
 
+class Words(nn.Module):
+    """The mean of what its tokens stand for, and a linear layer."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.meaning, self.head = nn.Embedding(20, 4), nn.Linear(4, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.meaning(x).mean(1))
+
+
 def points(path: str = "") -> Dataset:
     """Three classes of points in the plane, of unequal sizes."""
     rng = np.random.default_rng(0)
@@ -39,6 +50,16 @@ def points(path: str = "") -> Dataset:
         return torch.from_numpy(centres[y] + rng.normal(size=(len(y), 2))), torch.from_numpy(y)
 
     return from_tensors("points", draw([50, 41, 29]), draw([20, 20, 20]))
+
+
+def tokens(path: str = "") -> Dataset:
+    """Sequences of six of twenty tokens, in three classes."""
+    rng = np.random.default_rng(2)
+
+    def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.from_numpy(rng.integers(0, 20, (count, 6))), torch.arange(count) % 3
+
+    return from_tensors("tokens", draw(90), draw(30))
 
 
 def unlabelled_points(path: str = "") -> Dataset:

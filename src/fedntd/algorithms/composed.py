@@ -37,7 +37,9 @@ class Composed(FedAvg):
         return self.method.auxiliary_data
 
     def with_values(self, values: Mapping[str, Any]) -> "Composed":
-        return replace(self, method=self.method.with_values(values))
+        """Hyper-parameters are the method's: a rule may have its own of the same name. The ratio is for both."""
+        told = {name: value for name, value in values.items() if name == "ratio"}
+        return replace(self, method=self.method.with_values(values), rule=self.rule.with_values(told))
 
     @property
     def heavy_ball(self) -> bool:

@@ -19,8 +19,9 @@ from fedntd.metrics import Vector, count, in_batches, in_local, out_local
 from fedntd.optim import learning_rate
 from fedntd.record import Record, State, load_checkpoint
 from fedntd.rng import torch_seed
+from fedntd.rounds import Agenda
 from fedntd.runs import read_run
-from fedntd.tree import Weights
+from fedntd.tree import Tree, Weights
 
 
 def reopen(path: str | Path, **changes: Any) -> Federation:
@@ -49,6 +50,7 @@ def start_from(config: Config, w: Weights, round: int = 0) -> Federation:
     """A federation that begins with the weights `w`, as if `round` rounds were over."""
     federation = Federation(config)
     w = {name: leaf.to(federation.device, federation.storage) for name, leaf in w.items()}
+    federation.initial_w = w  # which clients begin their own states with: MOON's last model
     federation.take_up(State(w, federation.algorithm.init_server(w), {}, round), [])
     return federation
 
@@ -71,8 +73,8 @@ class Inside(NamedTuple):
     """A round and the models in it."""
 
     record: Record
-    before: Vector  # class-wise accuracy of the global model that was sent out
-    w_g: Weights  # the global model that was sent out: distributed global, W_G^(t-1)
+    before: Vector  # class-wise accuracy of the global model before the round
+    w_g: Weights  # what clients began with: distributed global, W_G^(t-1), but for methods that send other weights
     w_k: dict[str, Any]  # the cohort's models after training, every leaf [client, ...]: locals, W_L^(t)
     w: Weights  # the aggregated global model, W_G^(t)
 
@@ -90,30 +92,20 @@ def watch(federation: Federation) -> Iterator[Inside]:
 def next_round(federation: Federation) -> Inside:
     """Play one round, whether or not the run was meant to have so many."""
     before = federation.history[-1] if federation.history else class_accuracy(federation, federation.state.w)
-    algorithm = federation.algorithm
-    w_g = algorithm.send(federation.state.w, federation.state.server)
-    watching = Watching(algorithm)
-    federation.algorithm = watching  # pyright: ignore[reportAttributeAccessIssue] (it answers as the algorithm does)
+    w_g = federation.algorithm.send(federation.state.w, federation.state.server)
+    aggregate, delta = federation.aggregate, {}
+
+    def watched(agenda: Agenda, up: Tree) -> tuple[Weights, dict]:
+        """All that the clients have sent: a robust rule would leave some of it."""
+        delta.update(tree.map(torch.clone, up["delta"]))  # an engine may use its memory again
+        return aggregate(agenda, up)
+
+    federation.aggregate = watched
     try:
         record = federation.play_round()
     finally:
-        federation.algorithm = algorithm
-    return Inside(record, before, w_g, tree.map(torch.add, watching.delta, w_g), federation.state.w)
-
-
-class Watching:
-    """An algorithm that answers as the given one does, and keeps what the clients' weights moved by."""
-
-    def __init__(self, algorithm: Any) -> None:
-        self.algorithm = algorithm
-        self.delta: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.algorithm, name)
-
-    def aggregate(self, w_g: Weights, server: Any, up: Any, *rest: Any) -> Any:
-        self.delta = tree.map(torch.clone, up["delta"])  # an engine may use its memory again
-        return self.algorithm.aggregate(w_g, server, up, *rest)
+        del federation.aggregate  # what stood before the class's own
+    return Inside(record, before, w_g, tree.map(torch.add, delta, w_g), federation.state.w)
 
 
 # --- one client, step by step -----------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ DATASETS: dict[str, Callable[[str], Dataset]] = {
 
 
 def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) -> Dataset:
-    """What `loader`, one of the above or the user's own, returns; checked, and cut to `train_size` (0: not cut)."""
+    """What `loader`, one of the above or the user's own, returns; checked, and made as is asked for."""
     name = getattr(loader, "__name__", str(loader))
     parameters = list(inspect.signature(loader).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
@@ -147,6 +147,11 @@ def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) 
             f"the data loader '{name}' returned {type(dataset).__name__}, not a Dataset; "
             f"fedntd.data.dataset.from_tensors makes one from tensors"
         )
+    return as_asked(dataset, augment, train_size)
+
+
+def as_asked(dataset: Dataset, augment: bool, train_size: int) -> Dataset:
+    """Not augmented unless it shall be, and cut to `train_size` (0: not cut)."""
     if not augment:
         dataset = replace(dataset, augment=None)
     return first_samples(dataset, train_size) if train_size else dataset

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedntd import __version__, tree
 from fedntd.config import Config
+from fedntd.data.dataset import kind_of
 from fedntd.errors import FedntdError, require
 from fedntd.flower.site import Samples, Site
 from fedntd.tables import build, from_table
@@ -113,6 +114,7 @@ class Hello(NamedTuple):
     shape: list[int]  # of one sample
     weights: str  # names, shapes and types of the model's weights
     tests: bool  # whether it has held-out samples
+    integers: bool  # whether its samples are such, as tokens are
 
     def record(self) -> ConfigRecord:
         return ConfigRecord(self._asdict())
@@ -120,7 +122,7 @@ class Hello(NamedTuple):
 
 def hello(site: Site, samples: Samples, w: Weights) -> Hello:
     about = (samples.counts, list(samples.classes), list(samples.shape), describe(w), samples.test is not None)
-    return Hello(site.number, site.name, __version__, *about)
+    return Hello(site.number, site.name, __version__, *about, kind_of(samples.part.x) == "integers")
 
 
 def describe(w: Weights) -> str:
@@ -134,7 +136,7 @@ def read_hello(record: ConfigRecord) -> Hello:
         raise FedntdError(
             f"its first message says nothing about {missing}; is its fedntd of another version?"
         ) from None
-    right = (int, str, str, list, list, list, str, bool)
+    right = (int, str, str, list, list, list, str, bool, bool)
     if any(type(value) is not kind for value, kind in zip(found, right, strict=True)):
         raise FedntdError("its first message cannot be read; is its fedntd of another version?")
     return found

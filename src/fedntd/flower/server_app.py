@@ -48,8 +48,7 @@ from fedntd.flower.messages import (
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import SiteLog, Sites, promised, run_name
 from fedntd.local import train_client
-from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local
-from fedntd.models.functional import Batch
+from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local, summed
 from fedntd.optim import learning_rate
 from fedntd.record import Record, RunFolder, State, mean_and_std
 from fedntd.rounds import Diverged
@@ -138,7 +137,7 @@ class Coordinator:
             self.algorithm = self.algorithm.with_values({"auxiliary": Auxiliary(self.model, aside, config.seed)})
         w = self.model.weights()
         classes, shape = list(self.samples.classes), list(self.samples.shape)
-        sites.wanted = Hello(0, "", __version__, [], classes, shape, describe(w), False)
+        sites.wanted = Hello(0, "", __version__, [], classes, shape, describe(w), False, False)
         sites.greet()
         sites.require_enough()
 
@@ -161,11 +160,8 @@ class Coordinator:
             )
 
     def example_upload(self) -> dict[str, Any]:
-        """What an update of this method looks like, from one step on two blank samples."""
-        batch = Batch(
-            torch.zeros(2, *self.samples.shape, dtype=self.model.storage, device=self.device),
-            torch.zeros(2, dtype=torch.int64, device=self.device),
-        )
+        """What an update of this method looks like, from one step on two samples."""
+        batch = self.on_device(Part(*(some[:2] for some in self.samples.part))).plain(slice(0, 2))
         w, server = self.state.w, self.state.server
         lr = torch.tensor(1e-3, dtype=self.model.storage, device=self.device)
         counts = torch.ones(len(self.samples.classes), dtype=self.model.storage, device=self.device)
@@ -207,6 +203,7 @@ class Coordinator:
         counts = sites.counts()
         up, p = self.weigh(got.uploads, len(drawn))
         fraction = float(client_shares(counts, config.federation.aggregation)[used].sum())
+        algorithm = algorithm.with_values({"ratio": len(used) / config.federation.clients})  # not all who were drawn
         w, server = algorithm.aggregate(state.w, state.server, up, p, fraction)
         if not tree.all_finite(w):
             raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
@@ -282,7 +279,7 @@ class Coordinator:
             except FedntdError as error:
                 log(WARNING, "the test by %s is not counted: %s", self.sites.name(k), error)
         require(bool(found), "no site has tested the global model within the time limit")
-        return Counts(*(torch.stack(column).sum(0) for column in zip(*found, strict=True)))
+        return summed(found)
 
     def count(self, w: Weights) -> Counts:
         return count(self.model, w, self.test_part, in_batches(len(self.test_part)), len(self.samples.classes))
@@ -320,11 +317,13 @@ class Collected:
 
 
 def as_most_say(sites: Sites) -> Samples:
-    """Where the coordinator has no samples, most sites decide what classes and shape they have."""
+    """Where the coordinator has no samples, most sites decide what classes, shape and kind they have."""
     if not sites.came:
         sites.require_enough()
-    (classes, shape), _ = Counter((tuple(h.classes), tuple(h.shape)) for _, h in sites.came).most_common(1)[0]
-    return Samples(Part(torch.zeros(2, *shape), torch.zeros(2, dtype=torch.int64)), classes)
+    told = Counter((tuple(h.classes), tuple(h.shape), h.integers) for _, h in sites.came)
+    (classes, shape, integers), _ = told.most_common(1)[0]
+    kind = torch.int64 if integers else torch.float32
+    return Samples(Part(torch.zeros(2, *shape, dtype=kind), torch.zeros(2, dtype=torch.int64)), classes)
 
 
 def read_counts(message: Message, classes: int) -> Counts:

@@ -20,6 +20,7 @@ from fedntd.data.chosen import load_dataset
 from fedntd.data.cli import AsJson, Settings
 from fedntd.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
+from fedntd.record import PATIENCE
 from fedntd.report.wording import count
 from fedntd.sweep import execute, show
 from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep
@@ -145,7 +146,7 @@ def working_in(out: Path, file: Path, alone: bool = True) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         require(not (out / "config.toml").exists(), f"{out} is the folder of a single run; choose another --out")
         if alone:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=PATIENCE)
         if file.resolve() != (out / "sweep.toml").resolve():
             shutil.copyfile(file, out / "sweep.toml")
     except Timeout:
