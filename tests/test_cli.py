@@ -128,6 +128,30 @@ def test_a_diverged_run_exits_with_1_and_keeps_its_folder(
     assert "failed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("status.json", "{"), ("records.jsonl", ""), ("environment.json", "[{}]"), ("config.toml", "seed = ")],
+)
+def test_one_damaged_run_does_not_hide_the_others(
+    file: str, content: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert train(monkeypatch, "runs", "seeds=[0,1]", "algorithm.name=fedavg") == 0
+    Path("runs/seed=1", file).write_text(content)
+    capsys.readouterr()
+    commands = [("report", "-o", "r.html"), ("leaderboard",), ("export", "-o", "e.csv"), ("compare", "--json")]
+    if file == "environment.json":
+        commands = commands[:2]  # the others do without it
+    for name, *options in commands:
+        assert fedntd(monkeypatch, name, "runs", *options) == 0
+        said = capsys.readouterr()
+        assert re.fullmatch(rf"left out: runs/seed=1/{file} .*; put a copy back\n", said.err)
+        assert fedntd(monkeypatch, name, "runs", "runs/seed=1", *options) == 2  # it was asked for
+        assert capsys.readouterr().err.startswith(f"error: runs/seed=1/{file} ")
+    Path("runs/seed=0", file).write_text(content)
+    assert fedntd(monkeypatch, "report", "runs") == 2
+    assert capsys.readouterr().err.endswith("error: there is no run in runs that can be read\n")
+
+
 def test_partition_as_numbers_and_as_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert fedntd(monkeypatch, "data", "partition", "demo", "--json", "-o", "p.png") == 0
     shown = json.loads(capsys.readouterr().out)

@@ -34,7 +34,7 @@ from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing
 from fedntd.rounds import Diverged
-from fedntd.runs import collector_paused, find_runs, read_run, read_runs
+from fedntd.runs import collector_paused, read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
@@ -155,7 +155,7 @@ def compare(
 
     Of a sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
     """
-    found = read_runs(find_runs(runs))
+    found = read_runs(runs, "columns")
     columns = extras(found, baseline, parse_target(target))
     if as_json:
         print(json.dumps(compare_json(found, by or (), columns), indent=1))
@@ -181,7 +181,7 @@ def report(
     """
     from fedntd.report.html import View, write_report
 
-    found = read_runs(find_runs(runs))
+    found = read_runs(runs, "columns", "starts", "counts")
     pictures = [picture for path in runs for picture in search_pictures(path)]
     written = write_report(found, out, view=View(by or (), baseline, parse_target(target), pictures))
     stdout.print(f"report: {escape(str(written.resolve()))}", soft_wrap=True)
@@ -214,7 +214,7 @@ def export(
     if to is None:
         require(not follow, "--follow needs --to: a file is written once")
         require(out.suffix in (".csv", ".parquet"), f"{out} must end in .csv or .parquet; or name a tracker with --to")
-        found = read_runs(find_runs(runs))
+        found = read_runs(runs, "columns" if per == "run" else "records")
         write_rows(found, out, per)
     else:
         require_one_of("--to", to, TRACKERS)
