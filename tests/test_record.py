@@ -107,6 +107,25 @@ def test_ctrl_c_keeps_every_finished_round(tmp_path: Path):
     assert len(numbers(folder)) == 25
 
 
+def test_ctrl_c_pressed_again_and_again_ends_it_no_worse(tmp_path: Path):
+    """While the first one makes it save and wait for its threads."""
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL_RUN.replace("checkpoint_seconds = 0", "checkpoint_seconds = 1000"))
+    for gap in (0.001, 0.03):
+        folder = tmp_path / f"every {gap} s"
+        process = Started("run", str(config), "--out", str(folder), "--set", "federation.local_epochs=20")
+        while len(read_records(folder / "records.jsonl")) < 2:
+            time.sleep(0.01)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(gap)
+        _, errors = process.communicate()
+        assert "Traceback" not in errors
+        assert process.returncode in (130, -signal.SIGINT)
+        assert (folder / "checkpoint.safetensors").exists()
+        assert not list(folder.glob("*.part"))
+
+
 def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(tmp_path: Path):
     """A limit on file size stands in for a full disk: from some point on, the system refuses to write."""
     config = tmp_path / "small.toml"

@@ -22,6 +22,7 @@ from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.flower.cli import app as flower_app
 from fedntd.grid import expand
+from fedntd.interrupts import ending_once
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.paper.cli import app as paper_app
@@ -124,8 +125,8 @@ def run(
         outcomes.close()
         again = "the same command and --resume" if several else f"fedntd run --resume --out {out}"
         started = any((folder / "config.toml").exists() for folder in outs)
-        told = f"go on with: {again}" if started else "nothing was written yet"
-        stderr.print(f"interrupted; {escape(told)}", soft_wrap=True)
+        then = f"go on with: {again}" if started else "nothing was written yet"
+        stderr.print(f"interrupted; {escape(then)}", soft_wrap=True)
         raise typer.Exit(130) from None
     for folder, error in failed.items():
         kept = f"\nrecords are kept in {folder}" if (folder / "config.toml").exists() else f" ({folder.name})"
@@ -340,7 +341,8 @@ def main() -> None:
     """Entry point: bad input is one sentence and exit code 2."""
     sys.path.insert(0, "")  # as `python -m` has it, so that a method or model in the current folder can be named
     try:
-        app()
+        with ending_once():
+            app()
     except FedntdError as error:
         stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)

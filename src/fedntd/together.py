@@ -22,6 +22,7 @@ from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Federation
+from fedntd.interrupts import uninterrupted
 from fedntd.record import Record, RunFolder, State, as_begun, read_own
 from fedntd.rounds import Diverged, play_together
 from fedntd.tables import flat
@@ -165,9 +166,10 @@ def train(
                 for member, outcome in outcomes:
                     yield member.index, outcome
         finally:  # also when the runs are interrupted: no finished round is lost
-            for member in going:
-                if member.folder:
-                    member.folder.save(member.run.state)
+            with uninterrupted():
+                for member in going:
+                    if member.folder:
+                        member.folder.save(member.run.state)
 
 
 def by_engine(members: list[Member]) -> list[list[Member]]:
