@@ -224,6 +224,59 @@ def test_an_error_in_code_of_ones_own_is_one_sentence_with_its_line(
     assert not Path("runs").exists()
 
 
+OWN_SERVER = """
+from dataclasses import dataclass
+from fedntd import FedAvg, tree
+@dataclass(frozen=True)
+class Key(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return tree.add(w_g, up["detla"]), {}
+@dataclass(frozen=True)
+class Late(FedAvg):
+    def loss(self, model, w, batch, ctx): return super().loss(model, w, batch, ctx) / (len(batch.y) < 3 or "x")
+@dataclass(frozen=True)
+class Alone(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return w_g
+@dataclass(frozen=True)
+class Stacked(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return tree.add(w_g, up["delta"]), {}
+@dataclass(frozen=True)
+class Fewer(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return dict(list(w_g.items())[1:]), {}
+@dataclass(frozen=True)
+class Number(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return w_g, {"rounds": 3}
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("Key", r"code of your own failed: KeyError: 'detla' \(server\.py, line 6\)"),
+        ("Late", r"code of your own failed: TypeError: .* \(server\.py, line 9\)"),
+        ("Alone", "aggregate of algorithm 'server:Alone' must return the new weights and the server's new state"),
+        ("Stacked", r"must return weights of the same names and shapes: .* of shape \[.*\], not \[2, .*\]"),
+        ("Fewer", r"must return weights of the same names and shapes: .* of shape \[.*\], not None"),
+        ("Number", "must return tensors, in dicts; state/rounds is 3"),
+    ],
+)
+def test_a_mistake_that_shows_in_the_first_round_is_one_sentence_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str, sentence: str
+):
+    Path("server.py").write_text(OWN_SERVER)
+    assert train(monkeypatch, "runs/a", f"algorithm.name=server:{method}") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(sentence, said)
+
+
+def test_a_mistake_of_fedntds_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fedntd.cli.measure_speed", lambda: eval("1 / 0"))
+    monkeypatch.setattr("fedntd.errors.OTHERS", ("/",))  # all of it is
+    monkeypatch.setattr("sys.argv", ["fedntd", "bench"])
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
 def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert fedntd(monkeypatch, "algorithms", "--json") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}

@@ -19,7 +19,7 @@ from fedntd.bench import measure_speed
 from fedntd.config import Config
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
-from fedntd.errors import FedntdError, require, require_one_of
+from fedntd.errors import FedntdError, require, require_one_of, told
 from fedntd.flower.cli import app as flower_app
 from fedntd.grid import expand
 from fedntd.interrupts import ending_once
@@ -343,6 +343,6 @@ def main() -> None:
     try:
         with ending_once():
             app()
-    except FedntdError as error:
-        stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    except Exception as error:
+        stderr.print(f"[bold red]error:[/] {escape(told(error))}", soft_wrap=True)
         sys.exit(2)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 # where no line of the user's own is: this package, installed ones, Python's own
-OTHERS = (str(Path(__file__).parent), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
+OTHERS = (str(Path(__file__).parent), *map(sysconfig.get_path, ("purelib", "platlib", "stdlib")))
 
 
 class FedntdError(Exception):
@@ -23,8 +23,24 @@ def reason(error: Exception) -> str:
     """What went wrong in code of the user's own, in one line, and which line of theirs it was."""
     first_line = next(iter(str(error).splitlines()), "")
     sentence = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    theirs = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*OTHERS, "<"))]
-    return f"{sentence} ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else sentence
+    return f"{sentence} ({theirs})" if (theirs := line_of_theirs(error)) else sentence
+
+
+def line_of_theirs(error: Exception) -> str:
+    """The last line of the user's own that led to an error; empty if none did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith((*OTHERS, "<"))]
+    return f"{Path(theirs[-1].filename).name}, line {theirs[-1].lineno}" if theirs else ""
+
+
+def told(error: Exception) -> str:
+    """An error as the command line tells it. A mistake of this package's own is raised again, with all there is to know
+    about it."""
+    if isinstance(error, FedntdError):
+        return str(error)
+    if not line_of_theirs(error):
+        raise error
+    return f"code of your own failed: {reason(error)}"
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
