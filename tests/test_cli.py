@@ -1,6 +1,7 @@
 """The command line as a user or a script meets it: what is printed where, and with which exit code."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +45,17 @@ def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     done = subprocess.run([sys.executable, "-m", "fedntd", "data", "list", "--json"], capture_output=True, text=True)
     fedntd(monkeypatch, "data", "list", "--json")
     assert done.stdout == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("out", "code", "said"), [(None, 0, ""), ("/dev/full", 2, "error: .*No space left on device")])
+def test_an_odd_locale_or_a_full_disk_is_no_traceback(out: str | None, code: int, said: str):
+    """What is printed has signs that ASCII has not."""
+    with open(out or "printed", "w") as printed:
+        environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+        command = [sys.executable, "-m", "fedntd", "algorithms"]
+        done = subprocess.run(command, stdout=printed, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == code
+    assert re.fullmatch(said, done.stderr.strip())
 
 
 def test_run_compare_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -91,6 +103,7 @@ def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyP
         (("run", "none.toml"), "there is no config file none.toml"),
         (("run", "demo", "--set", "federation.cilents=3"), "did you mean 'clients'"),
         (("run", "demo", "--set", "federation.clients=7000"), "federation.clients = 7000"),
+        (("run", "demo", "--set", f"federation.local_epochs={10**12}"), "with this data, at most 16666666 can"),
         (("run", "demo", "--set", "seeds=[]"), "the list of 'seed' is empty"),
         (("run", "demo", "--set", "algorithm.beta=[]"), "the list of 'algorithm.beta' is empty"),
         (("run", "demo", "--set", "model.name=os:getcwd"), "the model is a str, not a torch.nn.Module"),

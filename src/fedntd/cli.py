@@ -33,7 +33,7 @@ from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
-from fedntd.report.wording import count, thing
+from fedntd.report.wording import count, thing, write_in_any_locale
 from fedntd.rounds import Diverged
 from fedntd.runs import collector_paused, read_run, read_runs
 from fedntd.sweep.cli import sweep
@@ -340,6 +340,7 @@ def free_folder(path: Path) -> Path:
 def main() -> None:
     """Entry point: bad input is one sentence and exit code 2."""
     sys.path.insert(0, "")  # as `python -m` has it, so that a method or model in the current folder can be named
+    write_in_any_locale()
     try:
         with ending_once():
             app()

@@ -38,9 +38,11 @@ def told(error: Exception) -> str:
     about it."""
     if isinstance(error, FedntdError):
         return str(error)
-    if not line_of_theirs(error):
-        raise error
-    return f"code of your own failed: {reason(error)}"
+    if line_of_theirs(error):
+        return f"code of your own failed: {reason(error)}"
+    if isinstance(error, OSError):  # the system's doing: a disk is full, a file may not be read
+        return str(error)
+    raise error
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:

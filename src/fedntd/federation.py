@@ -66,6 +66,10 @@ class Federation:
 
         self.parts = deal(config, labels)
         self.counts = class_counts(labels, self.parts, classes)  # [client, class]
+        epochs, most = config.federation.local_epochs, plan.MOST_PLANNED // int(self.counts.sum(1).max())
+        require(
+            epochs <= most, f"federation.local_epochs = {epochs} cannot be planned; with this data, at most {most} can"
+        )
         self.p = self.counts / self.counts.sum(1, keepdims=True)  # in-local distributions
         self.shares = client_shares(self.counts, config.federation.aggregation)
 
