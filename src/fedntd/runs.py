@@ -155,7 +155,7 @@ def read_run(path: Path) -> Run:
     status = table_with(("status", "reason"), str, path / "status.json")
     return Run(
         path=path,
-        config=looked_at(read_config, path),
+        config=looked_at(read_config, path / "config.toml"),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
     )
@@ -212,7 +212,7 @@ def read_columns(file: Path) -> dict[str, list[float]]:
     records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
     columns = {name: [getattr(record, name) for record in records] for name in COLUMNS}
     for name, column in columns.items():
-        require(all(isinstance(value, int | float) for value in column), f"{file} is damaged: a {name} is no number")
+        require(all(isinstance(value, int | float) for value in column), f"{file} is damaged: {name} is no number")
     return columns
 
 
