@@ -140,8 +140,11 @@ def compact(value: Any) -> str:
 def read_result(file: Path) -> Result:
     entry = read_json(file)
     try:
+        config = from_table(entry["config"])
+        if entry["status"] == "finished":  # else the run would be missing from a mean, and nobody would know
+            _ = entry["history"]["accuracy"], [entry["environment"][key] for key in ("device", "torch", "date")]
         return Result(
-            config=from_table(entry["config"]),
+            config=config,
             status=entry["status"],
             reason=entry["reason"],
             history=entry["history"],
