@@ -1,6 +1,7 @@
 """The command line as a user or a script meets it: what is printed where, and with which exit code."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +45,17 @@ def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     done = subprocess.run([sys.executable, "-m", "fedntd", "data", "list", "--json"], capture_output=True, text=True)
     fedntd(monkeypatch, "data", "list", "--json")
     assert done.stdout == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("out", "code", "said"), [(None, 0, ""), ("/dev/full", 2, "error: .*No space left on device")])
+def test_an_odd_locale_or_a_full_disk_is_no_traceback(out: str | None, code: int, said: str):
+    """What is printed has signs that ASCII has not."""
+    with open(out or "printed", "w") as printed:
+        environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+        command = [sys.executable, "-m", "fedntd", "algorithms"]
+        done = subprocess.run(command, stdout=printed, stderr=subprocess.PIPE, text=True, env=environment)
+    assert done.returncode == code
+    assert re.fullmatch(said, done.stderr.strip())
 
 
 def test_run_compare_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -91,6 +103,7 @@ def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyP
         (("run", "none.toml"), "there is no config file none.toml"),
         (("run", "demo", "--set", "federation.cilents=3"), "did you mean 'clients'"),
         (("run", "demo", "--set", "federation.clients=7000"), "federation.clients = 7000"),
+        (("run", "demo", "--set", f"federation.local_epochs={10**12}"), "with this data, at most 16666666 can"),
         (("run", "demo", "--set", "seeds=[]"), "the list of 'seed' is empty"),
         (("run", "demo", "--set", "algorithm.beta=[]"), "the list of 'algorithm.beta' is empty"),
         (("run", "demo", "--set", "model.name=os:getcwd"), "the model is a str, not a torch.nn.Module"),
@@ -126,6 +139,30 @@ def test_a_diverged_run_exits_with_1_and_keeps_its_folder(
     assert read_run(Path("runs/a")).status == "failed"
     assert fedntd(monkeypatch, "compare", "runs/a") == 0
     assert "failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("status.json", "{"), ("records.jsonl", ""), ("environment.json", "[{}]"), ("config.toml", "seed = ")],
+)
+def test_one_damaged_run_does_not_hide_the_others(
+    file: str, content: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert train(monkeypatch, "runs", "seeds=[0,1]", "algorithm.name=fedavg") == 0
+    Path("runs/seed=1", file).write_text(content)
+    capsys.readouterr()
+    commands = [("report", "-o", "r.html"), ("leaderboard",), ("export", "-o", "e.csv"), ("compare", "--json")]
+    if file == "environment.json":
+        commands = commands[:2]  # the others do without it
+    for name, *options in commands:
+        assert fedntd(monkeypatch, name, "runs", *options) == 0
+        said = capsys.readouterr()
+        assert re.fullmatch(rf"left out: runs/seed=1/{file} .*; put a copy back\n", said.err)
+        assert fedntd(monkeypatch, name, "runs", "runs/seed=1", *options) == 2  # it was asked for
+        assert capsys.readouterr().err.startswith(f"error: runs/seed=1/{file} ")
+    Path("runs/seed=0", file).write_text(content)
+    assert fedntd(monkeypatch, "report", "runs") == 2
+    assert capsys.readouterr().err.endswith("error: there is no run in runs that can be read\n")
 
 
 def test_partition_as_numbers_and_as_a_picture(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -206,6 +243,64 @@ def test_an_error_in_code_of_ones_own_is_one_sentence_with_its_line(
     assert said.count("\n") == 1
     assert re.search(sentence, said)
     assert not Path("runs").exists()
+
+
+OWN_SERVER = """
+from dataclasses import dataclass
+from fedntd import FedAvg, tree
+@dataclass(frozen=True)
+class Key(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return tree.add(w_g, up["detla"]), {}
+@dataclass(frozen=True)
+class Late(FedAvg):
+    def loss(self, model, w, batch, ctx): return super().loss(model, w, batch, ctx) / (len(batch.y) < 3 or "x")
+@dataclass(frozen=True)
+class Alone(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return w_g
+@dataclass(frozen=True)
+class Stacked(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return tree.add(w_g, up["delta"]), {}
+@dataclass(frozen=True)
+class Fewer(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return dict(list(w_g.items())[1:]), {}
+@dataclass(frozen=True)
+class Number(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return w_g, {"rounds": 3}
+@dataclass(frozen=True)
+class Branch(FedAvg):
+    def loss(self, model, w, batch, ctx): return super().loss(model, w, batch, ctx) * (2 if batch.x.sum() > 1 else 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        ("Key", r"code of your own failed: KeyError: 'detla' \(server\.py, line 6\)"),
+        ("Late", r"code of your own failed: TypeError: .* \(server\.py, line 9\)"),
+        ("Alone", "aggregate of algorithm 'server:Alone' must return the new weights and the server's new state"),
+        ("Stacked", r"must return weights of the same names and shapes: .* of shape \[.*\], not \[2, .*\]"),
+        ("Fewer", r"must return weights of the same names and shapes: .* of shape \[.*\], not None"),
+        ("Number", "must return tensors, in dicts; state/rounds is 3"),
+        ("Branch", r"failed: RuntimeError: vmap.* \(server\.py, line 24\); engine = 'sequential' can run it"),
+    ],
+)
+def test_a_mistake_that_shows_in_the_first_round_is_one_sentence_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str, sentence: str
+):
+    Path("server.py").write_text(OWN_SERVER)
+    engine = "vectorised" if method == "Branch" else "sequential"
+    assert train(monkeypatch, "runs/a", f"algorithm.name=server:{method}", f"engine={engine}") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(sentence, said)
+
+
+def test_a_mistake_of_fedntds_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fedntd.cli.measure_speed", lambda: eval("1 / 0"))
+    monkeypatch.setattr("fedntd.errors.OTHERS", ("/",))  # all of it is
+    monkeypatch.setattr("sys.argv", ["fedntd", "bench"])
+    with pytest.raises(ZeroDivisionError):
+        main()
 
 
 def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

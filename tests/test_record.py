@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, federate_together, read_run
@@ -107,6 +107,25 @@ def test_ctrl_c_keeps_every_finished_round(tmp_path: Path):
     assert f"round {kept + 1}/25" in errors
     assert f"round {kept}/25" not in errors  # it was not played again
     assert len(numbers(folder)) == 25
+
+
+def test_ctrl_c_pressed_again_and_again_ends_it_no_worse(tmp_path: Path):
+    """While the first one makes it save and wait for its threads."""
+    config = tmp_path / "small.toml"
+    config.write_text(SMALL_RUN.replace("checkpoint_seconds = 0", "checkpoint_seconds = 1000"))
+    for gap in (0.001, 0.03):
+        folder = tmp_path / f"every {gap} s"
+        process = Started("run", str(config), "--out", str(folder), "--set", "federation.local_epochs=20")
+        while len(read_records(folder / "records.jsonl")) < 2:
+            time.sleep(0.01)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(gap)
+        _, errors = process.communicate()
+        assert "Traceback" not in errors
+        assert process.returncode in (130, -signal.SIGINT)
+        assert (folder / "checkpoint.safetensors").exists()
+        assert not list(folder.glob("*.part"))
 
 
 def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_stays(tmp_path: Path):
@@ -239,7 +258,7 @@ def test_a_diverged_run_is_failed_and_keeps_its_records(
     assert run.records[-1].round < 50
 
 
-@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None, save({"q": torch.ones(1)}, {"round": "3"})])
 def test_a_damaged_checkpoint_is_one_sentence(
     damage: bytes | None, tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
 ):
@@ -254,6 +273,27 @@ def test_a_damaged_checkpoint_is_one_sentence(
     assert "\n" not in str(error.value)
     assert file.read_bytes() == damaged
     assert len(numbers(tmp_path / "run")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("config.toml", "", "config.toml is damaged: it is empty"),
+        ("environment.json", "[3]", "environment.json is damaged: it is no list of tables"),
+        ("partition.json", "[]", "partition.json is damaged: it has no counts"),
+    ],
+)
+def test_a_damaged_file_of_a_run_to_resume_is_one_sentence(
+    name: str, content: str, sentence: str, tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    folder = tmp_path / "run"
+    list(federate(quick(make_config), blobs, tiny_net(), out=folder))
+    before = (folder / "checkpoint.safetensors").read_bytes()
+    (folder / name).write_text(content)
+    with pytest.raises(FedntdError, match=f"{sentence}; put a copy back, or delete .*run to start this run anew"):
+        list(federate(quick(make_config, federation={"rounds": 9}), blobs, tiny_net(), out=folder, resume=True))
+    assert (folder / "checkpoint.safetensors").read_bytes() == before
+    assert len(numbers(folder)) == 3
 
 
 def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):

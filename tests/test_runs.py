@@ -103,6 +103,7 @@ def test_runs_are_found_by_their_folder_or_by_the_one_around_them(tmp_path: Path
         ("status.json", "[]", "status and reason"),
         ("environment.json", "[]", "entry"),
         ("environment.json", "{}", "entry"),
+        ("environment.json", "[{}]", "entry with started"),
         ("partition.json", "{}", "classes and counts"),
     ],
 )

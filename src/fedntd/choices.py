@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, get_args
 
@@ -30,6 +29,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
 GIVEN = "given:"  # begins the name of a dataset or model that was handed over as a Python object
 # parameters that fedntd itself fills in when it calls the chosen thing; all others are config keys
 SUPPLIED = {"labels", "clients", "rng", "shape", "classes", "up", "p"}
+LARGEST = 1e38  # of real numbers: weights have 32 bits, and what these cannot hold breaks in many places
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,12 @@ def parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def typed(key: str, value: Any, wanted: Any) -> Any:
-    """`value` if it is of the wanted type (an int will do for a float) and no infinity, else one sentence."""
-    require(not isinstance(value, float) or isfinite(value), f"{key} must be a finite number, not {value}")
+    """`value` if it is of the wanted type (an int will do for a float) and not too large, else one sentence."""
     kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+    will_do = float in kinds and isinstance(value, int) and not isinstance(value, bool)
+    if will_do or isinstance(value, float):
+        require(abs(value) <= LARGEST, f"{key} must be a finite number of at most 1e38, not {value}")
+    if will_do:
         return float(value)
     simple = tuple(kind for kind in kinds if kind in (int, float, bool, str, NoneType))
     if not simple or (isinstance(value, simple) and not (isinstance(value, bool) and bool not in simple)):

@@ -19,9 +19,10 @@ from fedntd.bench import measure_speed
 from fedntd.config import Config
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
-from fedntd.errors import FedntdError, require, require_one_of
+from fedntd.errors import FedntdError, require, require_one_of, told
 from fedntd.flower.cli import app as flower_app
 from fedntd.grid import expand
+from fedntd.interrupts import ending_once
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 from fedntd.paper.cli import app as paper_app
@@ -32,9 +33,9 @@ from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
-from fedntd.report.wording import count, thing
+from fedntd.report.wording import count, thing, write_in_any_locale
 from fedntd.rounds import Diverged
-from fedntd.runs import collector_paused, find_runs, read_run, read_runs
+from fedntd.runs import collector_paused, read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
@@ -126,8 +127,8 @@ def run(
         outcomes.close()
         again = "the same command and --resume" if several else f"fedntd run --resume --out {out}"
         started = any((folder / "config.toml").exists() for folder in outs)
-        told = f"go on with: {again}" if started else "nothing was written yet"
-        stderr.print(f"interrupted; {escape(told)}", soft_wrap=True)
+        then = f"go on with: {again}" if started else "nothing was written yet"
+        stderr.print(f"interrupted; {escape(then)}", soft_wrap=True)
         raise typer.Exit(130) from None
     for folder, error in failed.items():
         kept = f"\nrecords are kept in {folder}" if (folder / "config.toml").exists() else f" ({folder.name})"
@@ -157,7 +158,7 @@ def compare(
 
     Of a sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
     """
-    found = read_runs(find_runs(runs))
+    found = read_runs(runs, "columns")
     columns = extras(found, baseline, parse_target(target))
     if as_json:
         print(json.dumps(compare_json(found, by or (), columns), indent=1))
@@ -183,7 +184,7 @@ def report(
     """
     from fedntd.report.html import View, write_report
 
-    found = read_runs(find_runs(runs))
+    found = read_runs(runs, "columns", "starts", "counts")
     pictures = [picture for path in runs for picture in search_pictures(path)]
     written = write_report(found, out, view=View(by or (), baseline, parse_target(target), pictures))
     stdout.print(f"report: {escape(str(written.resolve()))}", soft_wrap=True)
@@ -216,7 +217,7 @@ def export(
     if to is None:
         require(not follow, "--follow needs --to: a file is written once")
         require(out.suffix in (".csv", ".parquet"), f"{out} must end in .csv or .parquet; or name a tracker with --to")
-        found = read_runs(find_runs(runs))
+        found = read_runs(runs, "columns" if per == "run" else "records")
         write_rows(found, out, per)
     else:
         require_one_of("--to", to, TRACKERS)
@@ -340,8 +341,10 @@ def free_folder(path: Path) -> Path:
 def main() -> None:
     """Entry point: bad input is one sentence and exit code 2."""
     sys.path.insert(0, "")  # as `python -m` has it, so that a method or model in the current folder can be named
+    write_in_any_locale()
     try:
-        app()
-    except FedntdError as error:
-        stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        with ending_once():
+            app()
+    except Exception as error:
+        stderr.print(f"[bold red]error:[/] {escape(told(error))}", soft_wrap=True)
         sys.exit(2)

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 # where no line of the user's own is: this package, installed ones, Python's own
-OTHERS = (str(Path(__file__).parent), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
+OTHERS = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 class FedntdError(Exception):
@@ -23,8 +24,29 @@ def reason(error: Exception) -> str:
     """What went wrong in code of the user's own, in one line, and which line of theirs it was."""
     first_line = next(iter(str(error).splitlines()), "")
     sentence = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    theirs = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*OTHERS, "<"))]
-    return f"{sentence} ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else sentence
+    return f"{sentence} ({theirs})" if (theirs := line_of_theirs(error)) else sentence
+
+
+def line_of_theirs(error: Exception) -> str:
+    """The last line of the user's own that led to an error; empty if none did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [
+        f for f in frames if not f.filename.startswith((*OTHERS, "<")) and not INSTALLED & {*Path(f.filename).parts}
+    ]
+    return f"{Path(theirs[-1].filename).name}, line {theirs[-1].lineno}" if theirs else ""
+
+
+def told(error: Exception) -> str:
+    """An error as the command line tells it. A mistake of this package's own is raised again, with all there is to know
+    about it."""
+    if isinstance(error, FedntdError):
+        return str(error)
+    if line_of_theirs(error):
+        instead = "; engine = 'sequential' can run it" if "vmap" in str(error) else ""
+        return f"code of your own failed: {reason(error)}{instead}"
+    if isinstance(error, OSError):  # the system's doing: a disk is full, a file may not be read
+        return str(error)
+    raise error
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:

@@ -68,6 +68,10 @@ class Federation:
 
         self.parts = deal(config, labels)
         self.counts = class_counts(labels, self.parts, classes)  # [client, class]
+        epochs, most = config.federation.local_epochs, plan.MOST_PLANNED // int(self.counts.sum(1).max())
+        require(
+            epochs <= most, f"federation.local_epochs = {epochs} cannot be planned; with this data, at most {most} can"
+        )
         self.p = self.counts / self.counts.sum(1, keepdims=True)  # in-local distributions
         self.shares = client_shares(self.counts, config.federation.aggregation)
 
@@ -133,7 +137,8 @@ class Federation:
                 check_loss(loss, name)
                 with torch.no_grad():
                     measured = algorithm.measure(model, w, samples, ctx) if algorithm.measure_samples else {}
-                    up = algorithm.finish(Result(w, 1, loss, measured), ctx).up
+                    up, own = algorithm.finish(Result(w, 1, loss, measured), ctx)
+                check_tensors({"up": up, "own": own}, f"finish of algorithm '{name}'")
         except FedntdError:
             raise
         except Exception as error:  # whatever a method or network of the user's own does
@@ -201,7 +206,9 @@ class Federation:
         """The new global weights and server state."""
         fraction = float(self.shares[agenda.cohort].sum())
         up, p = call("robust", self.config.robust, up=up, p=agenda.p)
-        return self.algorithm.aggregate(self.state.w, self.state.server, up, p, fraction)
+        made = self.algorithm.aggregate(self.state.w, self.state.server, up, p, fraction)
+        check_aggregated(made, self.state.w, self.config.algorithm.name)
+        return made
 
     def close_round(
         self, agenda: Agenda, trained: Trained, w: Weights, server: dict, counts: Counts, seconds: float
@@ -268,6 +275,26 @@ def check_loss(loss: Any, name: str) -> None:
         loss.requires_grad,
         f"the loss of algorithm '{name}' does not depend on the model's weights: it has no gradient to go along",
     )
+
+
+def check_tensors(found: Any, what: str) -> None:
+    """Or nested dicts of them: all else can neither be sent nor written into a checkpoint."""
+    for name, leaf in tree.flatten({"it": found}).items():
+        told = f"{name.removeprefix('it/')} is" if name != "it" else "it is"
+        require(isinstance(leaf, Tensor), f"{what} must return tensors, in dicts; {told} {leaf!r:.40}")
+
+
+def check_aggregated(made: Any, before: Weights, name: str) -> None:
+    """Weights that lack some or have other shapes would be trained with nonetheless, or fail somewhere else."""
+    what = f"aggregate of algorithm '{name}'"
+    require(
+        isinstance(made, tuple) and len(made) == 2, f"{what} must return the new weights and the server's new state"
+    )
+    check_tensors({"weights": made[0], "state": made[1]}, what)
+    then, now = ({key: list(leaf.shape) for key, leaf in w.items()} for w in (before, made[0]))
+    for key in then.keys() | now.keys():
+        told = f"{key} of shape {then.get(key)}, not {now.get(key)}"
+        require(then.get(key) == now.get(key), f"{what} must return weights of the same names and shapes: {told}")
 
 
 def build_module(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:

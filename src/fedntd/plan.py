@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from fedntd.data.augment import Augment, Draws
 from fedntd.rng import generator
 
+MOST_PLANNED = 10**9  # samples of one client in one round: a plan has all of them, and more fill the memory
+
 
 class Plan(NamedTuple):
     """A client's batches in a round: its samples in the order they are seen, cut into steps."""

@@ -103,7 +103,7 @@ class RunFolder:
                 (self.path / "config.toml").is_file(),
                 f"there is no run to resume in {self.path}; leave out --resume to start",
             )
-            check_same(self.config, read_config(self.path), self.path)
+            check_same(self.config, read_own(self.path / "config.toml", read_config), self.path)
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -128,7 +128,7 @@ class RunFolder:
         """Write what is known before the first round."""
         self.put_json("partition.json", {"classes": list(classes), "counts": counts.tolist()})
         file = self.path / "environment.json"
-        earlier = read_own(file) if file.exists() else []
+        earlier = read_own(file, read_starts) if file.exists() else []
         self.put_json("environment.json", [*earlier, {**environment(device), "precision": precision}])
         if not (self.path / "records.jsonl").exists():
             self.put("records.jsonl", "")
@@ -200,14 +200,23 @@ class RunFolder:
             os.replace(aside, self.path / name)
 
 
-def read_config(folder: Path) -> Config:
-    return tables.from_table(tables.read(folder / "config.toml"))
+def read_config(file: Path) -> Config:
+    table = tables.read(file)
+    require(bool(table), f"{file} is damaged: it is empty")  # which would be a run with all defaults
+    return tables.from_table(table)
+
+
+def read_starts(file: Path) -> list[dict[str, Any]]:
+    entries = read_json(file)
+    whole = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+    require(whole, f"{file} is damaged: it is no list of tables")
+    return entries
 
 
 def as_begun(config: Config, folder: Path) -> Config:
     """Where the precision is left to the device: with that which the run in this folder began with, wherever it was."""
     if config.precision == "auto" and (folder / "environment.json").is_file():
-        entries = read_own(folder / "environment.json")
+        entries = read_own(folder / "environment.json", read_starts)
         return replace(config, precision=entries[-1].get("precision", "auto") if entries else "auto")
     return config
 
@@ -262,11 +271,11 @@ def load_checkpoint(file: Path, device: torch.device) -> State:
             flat = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
             metadata = opened.metadata()
             round = int(metadata["round"])
+        nested = tree.unflatten(flat)
+        own = {int(k): state for k, state in nested.get("own", {}).items()}
+        return State(nested["w"], nested.get("server", {}), own, round, without_clients="clients" in metadata)
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise FedntdError(f"{file} cannot be read ({error}); {or_anew(file.parent)}") from error
-    nested = tree.unflatten(flat)
-    own = {int(k): state for k, state in nested.get("own", {}).items()}
-    return State(nested["w"], nested.get("server", {}), own, round, without_clients="clients" in metadata)
 
 
 def to_line(record: Record) -> str:

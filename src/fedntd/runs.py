@@ -4,7 +4,8 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -21,7 +22,8 @@ from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.record import Record, read_config, read_records
 
-OR_WITHOUT = "put a copy back, or leave out this run"
+OR_LEAVE_OUT = ", or leave out this run"
+OR_WITHOUT = f"put a copy back{OR_LEAVE_OUT}"
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,10 @@ class Run:
         """Where and when it was begun, and gone on with."""
         file = self.path / "environment.json"
         entries = looked_at(read_json, file)
-        whole = isinstance(entries, list) and bool(entries) and isinstance(entries[-1], dict)
-        require(whole, f"{file} is damaged: it has no entry; {OR_WITHOUT}")
+        told = ("started", "device", "torch")  # what is asked for of every run
+        last = entries[-1] if isinstance(entries, list) and entries else None
+        whole = isinstance(last, dict) and all(isinstance(last.get(key), str) for key in told)
+        require(whole, f"{file} is damaged: it has no entry with {', '.join(told)}; {OR_WITHOUT}")
         return entries
 
     @property
@@ -89,7 +93,11 @@ class Run:
 
     @cached_property
     def partition(self) -> dict[str, Any]:
-        return table_with(("classes", "counts"), self.path / "partition.json")
+        file = self.path / "partition.json"
+        found = table_with(("classes", "counts"), list, file)
+        even = all(isinstance(row, list) and len(row) == len(found["classes"]) for row in found["counts"])
+        require(even, f"{file} is damaged: a client's counts are not one for each class; {OR_WITHOUT}")
+        return found
 
     @property
     def classes(self) -> list[str]:
@@ -115,28 +123,48 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def read_runs(paths: Iterable[Path]) -> list[Run]:
+def read_runs(places: Sequence[Path], *parts: str, over: Collection[Path] = ()) -> list[Run]:
+    """The runs that `find_runs` finds, without those that are `over` with, and damaged ones that were not named."""
+    runs = read_sound([path for path in find_runs(places) if path not in over], *parts, named=places)
+    require(bool(runs or over), f"there is no run in {', '.join(map(str, places))} that can be read")
+    return runs
+
+
+def read_sound(paths: Iterable[Path], *parts: str, named: Collection[Path] = ()) -> list[Run]:
+    """Runs, with these parts of them read. A damaged one is told on stderr and left out, so that the others can be
+    looked at; unless it was named itself: who asks for a run shall not get an answer without it."""
+    runs = []
     # many runs are millions of numbers, and none becomes garbage: looking through them takes as long as reading them
     with collector_paused():
-        return [read_run(path) for path in paths]
+        for path in paths:
+            try:
+                run = read_run(path)
+                for part in parts:
+                    getattr(run, part)
+                runs.append(run)
+            except FedntdError as error:
+                if path in named:
+                    raise
+                print(f"left out: {str(error).removesuffix(OR_LEAVE_OUT)}", file=sys.stderr)
+    return runs
 
 
 def read_run(path: str | Path) -> Run:
     path = Path(path)
     for name in ("config.toml", "status.json"):
-        require((path / name).is_file(), f"{path} is not a run folder: it has no {name}; leave it out")
-    status = table_with(("status", "reason"), path / "status.json")
+        require((path / name).is_file(), f"{path} has no {name}, so it is no run folder; {OR_WITHOUT}")
+    status = table_with(("status", "reason"), str, path / "status.json")
     return Run(
         path=path,
-        config=looked_at(read_config, path),
+        config=looked_at(read_config, path / "config.toml"),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
     )
 
 
-def table_with(keys: Sequence[str], file: Path) -> dict[str, Any]:
+def table_with(keys: Sequence[str], kind: type, file: Path) -> dict[str, Any]:
     found = looked_at(read_json, file)
-    whole = isinstance(found, dict) and found.keys() >= set(keys)
+    whole = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key in keys)
     require(whole, f"{file} is damaged: it has no {' and '.join(keys)}; {OR_WITHOUT}")
     return found
 
@@ -185,7 +213,7 @@ def read_columns(file: Path) -> dict[str, list[float]]:
     records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
     columns = {name: [getattr(record, name) for record in records] for name in COLUMNS}
     for name, column in columns.items():
-        require(all(isinstance(value, int | float) for value in column), f"{file} is damaged: a {name} is no number")
+        require(all(isinstance(value, int | float) for value in column), f"{file} is damaged: {name} is no number")
     return columns
 
 

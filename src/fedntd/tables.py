@@ -80,7 +80,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise FedntdError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise FedntdError(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also a number of thousands of digits
         raise FedntdError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -100,7 +100,7 @@ def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str
         require(bool(equals and key.strip()), f"--set takes key=value, such as seed=3, not '{setting}'")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:
             value = text.strip()
         *sections, last = key.strip().split(".")
         if key.strip() in NAMES and value != name_in(result, sections[0]):

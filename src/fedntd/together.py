@@ -22,7 +22,8 @@ from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Federation
-from fedntd.record import Record, RunFolder, State, as_begun, read_own
+from fedntd.interrupts import uninterrupted
+from fedntd.record import Record, RunFolder, State, as_begun, or_anew, read_own
 from fedntd.rounds import Diverged, play_together
 from fedntd.tables import flat
 
@@ -171,9 +172,10 @@ def train(
                 for member, outcome in outcomes:
                     yield member.index, outcome
         finally:  # also when the runs are interrupted: no finished round is lost
-            for member in going:
-                if member.folder:
-                    member.folder.save(member.run.state)
+            with uninterrupted():
+                for member in going:
+                    if member.folder:
+                        member.folder.save(member.run.state)
 
 
 def by_engine(members: list[Member]) -> list[list[Member]]:
@@ -204,9 +206,11 @@ def start(member: Member) -> None:
 
 def check_same_things(run: Federation, path: Path, state: State) -> None:
     """The config names data and model, but files change, and objects of one name can be others."""
-    dealt = read_own(path / "partition.json")["counts"]
+    dealt = read_own(path / "partition.json")
+    whole = isinstance(dealt, dict) and "counts" in dealt
+    require(whole, f"{path}/partition.json is damaged: it has no counts; {or_anew(path)}")
     require(
-        dealt == run.counts.tolist(),
+        dealt["counts"] == run.counts.tolist(),
         f"{path} was run on other data: its clients had other numbers of samples; "
         f"resume it with the data it began with, or choose another --out",
     )

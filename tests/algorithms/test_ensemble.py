@@ -207,6 +207,11 @@ def test_without_steps_they_are_fedavg(algorithm: FedAvg):
         assert torch.equal(leaf, MEAN[name])
 
 
+def test_more_steps_than_can_be_planned_are_refused():
+    with pytest.raises(FedntdError, match="the server's 1000000000000 steps a round cannot be planned; ask for fewer"):
+        auxiliary().batches(round=1, size=8, steps=10**12)
+
+
 def test_the_data_is_seen_pass_after_pass_in_a_new_order():
     batches = auxiliary().batches(round=1, size=8, steps=10)
     assert [len(places) for places in batches] == [8, 8, 8, 6, 8, 8, 8, 6, 8, 8]

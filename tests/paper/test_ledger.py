@@ -75,6 +75,9 @@ def test_a_damaged_file_is_named(tmp_path: Path):
     (tmp_path / "x.json").write_text('{"config": {"sed": 0}, "status": "finished", "reason": "", "history": {}}')
     with pytest.raises(FedntdError, match=r"x\.json is not a ledger file: unknown key 'sed'; did you mean 'seed'"):
         read_result(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text('{"config": {"seed": 0}, "status": "finished", "reason": "", "history": {}}')
+    with pytest.raises(FedntdError, match=r"x\.json is not a ledger file: it has no 'accuracy'"):
+        read_result(tmp_path / "x.json")
 
 
 def test_which_run_stands_for_which():

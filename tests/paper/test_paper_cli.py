@@ -129,6 +129,7 @@ def test_estimate_counts_passes():
 
 
 def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # these tests shall still mind a Ctrl-C
     train, calls = runner.federate_together, []
 
     def interrupted(*arguments, **options):

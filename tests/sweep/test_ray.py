@@ -46,7 +46,7 @@ algorithm.name = "fedavg"
 [[runs]]
 algorithm.name = "fedntd"
 [[runs]]
-optimiser.lr = 1e300
+optimiser.lr = 1e38
 """,
         head="seeds = [0, 1]",
         settings='federation.rounds = 12\nmodel = { name = "tiny:Net", pause = 0.004 }',
@@ -61,8 +61,8 @@ optimiser.lr = 1e300
     assert process.returncode == 1, err
     assert "4 of 6 runs finished, 2 failed" in said
     found = statuses(out)
-    assert {name for name, status in found.items() if status == "failed"} == {"lr=1e+300,seed=0", "lr=1e+300,seed=1"}
-    assert "not finite" in read_run(out / "lr=1e+300,seed=0").reason
+    assert {name for name, status in found.items() if status == "failed"} == {"lr=1e+38,seed=0", "lr=1e+38,seed=1"}
+    assert "not finite" in read_run(out / "lr=1e+38,seed=0").reason
     # the run that was hit went on from its checkpoint: started twice, and every round is there once
     starts = {name: len(read_environment(out / name)) for name in found}
     assert max(starts[name] for name, status in found.items() if status == "finished") == 2

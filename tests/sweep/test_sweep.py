@@ -119,7 +119,7 @@ def test_failed_runs_are_explained_and_the_others_go_on(write: Write, command: C
     write(
         """
 [[runs]]
-optimiser.lr = [0.1, 1e300]
+optimiser.lr = [0.1, 1e38]
 [[runs]]
 algorithm.name = "tiny:Buggy"
 [[runs]]
@@ -132,7 +132,7 @@ partition = { name = "sharding", s = 500 }
     folder = tmp_path / "out"
     good = ["lr=0.1,seed=0", "lr=0.1,seed=1"]
     assert {name for name, status in statuses(folder).items() if status == "finished"} == set(good)
-    assert "not finite" in read_run(folder / "lr=1e+300,seed=0").reason
+    assert "not finite" in read_run(folder / "lr=1e+38,seed=0").reason
     assert read_run(folder / "Buggy,seed=1").reason == BUG
     assert read_run(folder / "sharding,s=500,seed=0").reason.startswith("partition.s = 500: the smallest class")
     assert "2 of 8 runs finished, 6 failed" in out

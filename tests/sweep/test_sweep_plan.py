@@ -106,7 +106,7 @@ def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
         ("[grid]\nseed = [2026-01-31]", "seed must be of type int, not '2026-01-31'"),
         ("[settings]\nseed = 2026-01-31", "seed must be of type int, not '2026-01-31'"),
         ("[grid]\noptimiser.lr = [0.1]\n'optimiser.lr' = [0.2]", "'optimiser.lr' is given twice in one section"),
-        ("[grid]\noptimiser.lr = [0.1, inf]", "optimiser.lr must be a finite number, not inf"),
+        ("[grid]\noptimiser.lr = [0.1, inf]", "optimiser.lr must be a finite number of at most 1e38, not inf"),
         ("[settings]\noptimiser.lr = [0.1, 0.2]", "not [0.1, 0.2]; a list of values to try goes into [grid]"),
         ("together = -1", "together must be a whole number"),
         ("[search]\n[grid]\nseed = [1, 2]", "has [search] and 'grid'; put the values to choose from in [search.keys]"),

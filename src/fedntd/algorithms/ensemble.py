@@ -13,9 +13,10 @@ from fedntd import tree
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.losses import kl
 from fedntd.data.device import DevicePart
-from fedntd.errors import FedntdError
+from fedntd.errors import FedntdError, require
 from fedntd.graphs import Captured, captured, pool_on
 from fedntd.models.functional import Model
+from fedntd.plan import MOST_PLANNED
 from fedntd.rng import generator
 from fedntd.tracing import compiled, traced
 from fedntd.tree import Weights
@@ -119,6 +120,7 @@ class Auxiliary:
 
     def batches(self, round: int, size: int, steps: int) -> list[Tensor]:
         """The places of `steps` batches' samples: one pass over the data after the other, each in a new order."""
+        require(steps * size <= MOST_PLANNED, f"the server's {steps} steps a round cannot be planned; ask for fewer")
         rng, in_a_pass = generator(self.seed, "auxiliary", round), -(-len(self.part) // size)
         orders = [rng.permutation(len(self.part)) for _ in range(-(-steps // in_a_pass))]
         # sent all at once, since a copy from the host waits for what was launched before it

@@ -20,7 +20,7 @@ from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.metrics import moving_average
 from fedntd.report.wording import show, thing
-from fedntd.runs import Run, read_run
+from fedntd.runs import Run, read_run, read_sound
 from fedntd.tables import from_table, identity, to_table
 
 # the measures of a round that are kept, by their names in `Record`
@@ -140,8 +140,11 @@ def compact(value: Any) -> str:
 def read_result(file: Path) -> Result:
     entry = read_json(file)
     try:
+        config = from_table(entry["config"])
+        if entry["status"] == "finished":  # else the run would be missing from a mean, and nobody would know
+            _ = entry["history"]["accuracy"], [entry["environment"][key] for key in ("device", "torch", "date")]
         return Result(
-            config=from_table(entry["config"]),
+            config=config,
             status=entry["status"],
             reason=entry["reason"],
             history=entry["history"],
@@ -174,7 +177,7 @@ def find_runs(place: Path) -> list[Path]:
     inside = [file.parent for where in (place, place / "runs") for file in sorted(where.glob("*/config.toml"))]
     # some items train nothing
     require(bool(inside) or (place / "measured").is_dir(), f"{place} has no run folders in it")
-    return [path for path in inside if read_run(path).status in ("finished", "failed")]
+    return [run.path for run in read_sound(inside, "records", "starts") if run.status in ("finished", "failed")]
 
 
 def record(runs: Iterable[Path], folder: Path) -> list[Path]:
@@ -237,10 +240,9 @@ def read_store(out: Path, ledger: Path | None) -> Store:
     """From the run folders in `out` and in `out`/runs, and the ledger's files."""
     results = []
     for place in (out, out / "runs"):
-        for file in sorted(place.glob("*/config.toml")):
-            run = read_run(file.parent)
-            if run.status in ("finished", "failed"):
-                results.append(result_of(run))
+        paths = [file.parent for file in sorted(place.glob("*/config.toml"))]
+        ended = [run for run in read_sound(paths, "records", "starts") if run.status in ("finished", "failed")]
+        results += map(result_of, ended)
     return Store(results + (read_results(ledger) if ledger else []))
 
 

@@ -16,7 +16,7 @@ from fedntd.errors import FedntdError, reason, require_one_of
 from fedntd.files import whole
 from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
-from fedntd.runs import Run, find_runs, is_locked, read_run, read_runs
+from fedntd.runs import Run, find_runs, is_locked, read_runs
 
 ROWS = ("round", "run")
 
@@ -65,7 +65,7 @@ def rows_of(runs: Sequence[Run], per: str = "round") -> list[dict[str, Any]]:
 def load(folder: str | Path, per: str = "round") -> Any:
     """A pandas frame of a run folder or a folder of them: one row a round, or one row a run (`per="run"`)."""
     pandas = need("pandas", "frames", "a frame")
-    return pandas.DataFrame(rows_of(read_runs(find_runs([Path(folder)])), per))
+    return pandas.DataFrame(rows_of(read_runs([Path(folder)], "columns" if per == "run" else "records"), per))
 
 
 def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
@@ -214,7 +214,8 @@ def track(folders: Sequence[Path], tracker: str, out: Path, follow: bool) -> Ite
         sweeping = follow and any(is_locked(folder, ".sweep-lock") for folder in folders)  # before its runs are read
         paths = find_runs(folders)
         names = dict(zip(paths, names_of(paths), strict=True))
-        runs = [read_run(path) for path in paths if path not in over]
+        runs = read_runs(folders, "records", "starts", over=over)
+        over |= {*paths} - {run.path for run in runs}  # what is damaged is told once
         wait = sweeping or (follow and any(run.status == "running" for run in runs))
         for run in runs:
             over_now = not wait or run.status in ("finished", "pruned") or (run.status == "failed" and not sweeping)

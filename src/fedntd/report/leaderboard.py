@@ -9,7 +9,7 @@ from fedntd.errors import FedntdError, require
 from fedntd.paper.ledger import is_ledger, read_recorded
 from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
-from fedntd.runs import Run, find_runs, read_runs
+from fedntd.runs import Run, find_runs, read_sound
 from fedntd.sweep.plan import read_sweep
 from fedntd.tables import identity
 
@@ -20,7 +20,10 @@ def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]
     """The runs in these run folders and ledgers, or only those that a sweep's file asks for; and how many it does."""
     runs: list[Run] = []
     for place in places:
-        runs += read_recorded(place) if is_ledger(place) else read_runs(find_runs([place]))
+        if is_ledger(place):
+            runs += read_recorded(place)
+        else:
+            runs += read_sound(find_runs([place]), "columns", "starts", named=places)
     runs = list({run.path: run for run in runs}.values())  # a folder may be given twice, or lie in another
     if sweep is None:
         return runs, len(runs)

@@ -1,5 +1,7 @@
 """How settings and measured values are written for people."""
 
+import sys
+from io import TextIOWrapper
 from typing import Any
 
 
@@ -40,3 +42,10 @@ def size(count: float) -> str:
         if count >= 10**power:
             return f"{count / 10**power:.2f} {unit}"
     return f"{count:.0f} B"
+
+
+def write_in_any_locale() -> None:
+    """Not every one has a ± or a –: a question mark in its place is better than no answer."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
