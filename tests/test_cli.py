@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from fedntd import ALGORITHMS, configure
+from fedntd import ALGORITHMS, __version__, configure
 from fedntd.cli import main
 from fedntd.data.download import folder_of
 from fedntd.runs import read_run
@@ -39,6 +40,11 @@ def fedntd(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def train(monkeypatch: pytest.MonkeyPatch, out: str, *settings: str, more: tuple[str, ...] = ()) -> int:
     chosen = [part for setting in (*QUICK, *settings) for part in ("--set", setting)]
     return fedntd(monkeypatch, "run", "demo", *chosen, "--out", out, *more)
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert fedntd(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out.startswith(f"fedntd {__version__}, torch {torch.__version__}, Python 3.")
 
 
 def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

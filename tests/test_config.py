@@ -29,6 +29,8 @@ from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settin
         ({"optimiser": {"lr": "fast"}}, "optimiser.lr must be of type float, not 'fast'"),
         ({"data": {"augment": "True"}}, "data.augment must be true or false, not 'True'"),
         ({"algorithm": {"name": "FedNTD"}}, "did you mean 'fedntd'?"),
+        ({"epochs": 3}, "unknown key 'epochs'; did you mean 'federation.local_epochs'?"),
+        ({"federation": {"batch": 3}}, "unknown key 'federation.batch'; did you mean 'federation.batch_size'?"),
         ({"optimiser": {"lr": 0}}, "optimiser.lr must be above 0"),
         ({"optimiser": {"lr": math.inf}}, "optimiser.lr must be a finite number of at most 1e38, not inf"),
         ({"algorithm": {"name": "fedopt", "tau": 1e300}}, "algorithm.tau must be a finite number of at most 1e38"),

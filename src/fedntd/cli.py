@@ -1,20 +1,21 @@
 """The command line: run, sweep, compare, report, export, leaderboard, algorithms, bench, data, paper."""
 
 import json
+import platform
 import sys
 from collections.abc import Generator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedntd.algorithms import ALGORITHMS
-from fedntd.algorithms.requirements import requirements
+from fedntd import __version__
+from fedntd.algorithms.cli import algorithms
 from fedntd.bench import measure_speed
 from fedntd.config import Config
 from fedntd.data.cli import AsJson, Settings
@@ -23,8 +24,6 @@ from fedntd.errors import FedntdError, require, require_one_of, told
 from fedntd.flower.cli import app as flower_app
 from fedntd.grid import expand
 from fedntd.interrupts import ending_once
-from fedntd.models.cnn import CNN
-from fedntd.models.functional import Model
 from fedntd.paper.cli import app as paper_app
 from fedntd.presets import find_table
 from fedntd.progress import Outcomes, method_of, show_progress
@@ -49,6 +48,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def tell_versions(asked: bool) -> None:
+    if asked:
+        print(f"fedntd {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=tell_versions, is_eager=True, help="Show the versions in use and exit."),
+    ] = False,
+) -> None: ...
+
 
 app.add_typer(data_app, name="data")
 app.add_typer(paper_app, name="paper")
@@ -252,38 +267,7 @@ def write_leaderboard(
     stdout.print(f"leaderboard: {escape(str(out))}", soft_wrap=True)
 
 
-@app.command()
-def algorithms(as_json: AsJson = False) -> None:
-    """List the methods: their settings, and what each asks for beyond FedAvg on the paper's CIFAR-10 network.
-
-    Found out from the definitions; the lines below the table say what its columns are.
-
-    Example: [b]fedntd algorithms --json[/b]
-    """
-    w = Model(CNN((3, 32, 32), 10)).weights()
-    rows = []
-    for name, method in ALGORITHMS.items():
-        settings = {f.name: f.default for f in fields(method)}
-        rows.append({"name": name, "settings": settings, **requirements(method(), w)._asdict()})
-    if as_json:
-        print(json.dumps(rows, indent=1))
-        return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)  # 80 columns leave room for the settings
-    for title in ("method", "state", "up", "down", "fwd", "bwd", "data"):
-        table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
-    table.add_column("settings")
-    for row in rows:
-        counts = (row[key] for key in ("state_bytes", "extra_up_bytes", "extra_down_bytes"))
-        sizes = (f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count} B" if count else "–" for count in counts)
-        passes = (f"+{row[key]}" if row[key] else "–" for key in ("extra_forwards", "extra_backwards"))
-        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
-        table.add_row(row["name"], *sizes, *passes, "yes" if row["auxiliary_data"] else "–", settings)
-    stdout.print(table)
-    stdout.print(
-        "Beyond FedAvg: state kept by a client; up, down: bytes of a client in a round; "
-        "fwd, bwd: forward and backward passes in a step; data: that belongs to no client.",
-        style="dim",
-    )
+app.command()(algorithms)
 
 
 @app.command()

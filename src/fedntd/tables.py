@@ -45,8 +45,12 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
 
 
 def in_another_section(key: str) -> str:
-    """Where a key belongs that was written without its section, or in another: `rounds`, `federation.lr`."""
-    keys = [known for known in flat(Config()) if known.endswith(f".{key}")]
+    """Where a key belongs that was written without its section, in another, or in short: `rounds`, `federation.lr`,
+    `epochs`."""
+    last = {known: known.split(".")[-1] for known in flat(Config()) if "." in known}
+    keys = [known for known, word in last.items() if word == key] or [
+        known for known, word in last.items() if key in word.split("_")
+    ]
     return f"did you mean '{keys[0]}'?" if keys and key != "name" else ""  # most sections have a name
 
 
