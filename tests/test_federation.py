@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedntd import Augment, Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
@@ -193,10 +193,22 @@ def test_a_dataset_that_is_handed_over_is_used_as_the_config_says(make_config: M
     assert Federation(make_config(partition=iid), dataset, net).dataset is dataset
 
 
-def test_dropout_is_drawn_from_the_seed(blobs: Dataset, make_config: MakeConfig):
+class Dropping(nn.Module):
+    """Without a layer for it."""
+
+    def __init__(self, always: bool = False) -> None:
+        super().__init__()
+        self.always = always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, training=self.training or self.always)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout, Dropping])
+def test_dropout_is_drawn_from_the_seed(layer: Callable[[], nn.Module], blobs: Dataset, make_config: MakeConfig):
     def final(seed: int) -> dict:
         torch.manual_seed(5)
-        net = nn.Sequential(nn.Linear(2, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+        net = nn.Sequential(nn.Linear(2, 16), layer(), nn.Linear(16, 3))
         federation = Federation(make_config(seed=seed, partition_seed=0, workers=4), blobs, net)
         torch.manual_seed(seed + 100)  # whatever the process drew before
         list(federation)
@@ -204,6 +216,17 @@ def test_dropout_is_drawn_from_the_seed(blobs: Dataset, make_config: MakeConfig)
 
     assert tree.sqnorm(tree.sub(final(0), final(0))) == 0
     assert tree.sqnorm(tree.sub(final(0), final(1))) > 0
+
+
+def test_dropout_without_a_layer_is_found_out(blobs: Dataset, make_config: MakeConfig):
+    net = nn.Sequential(nn.Linear(2, 16), Dropping(), nn.Linear(16, 3))
+    state = torch.get_rng_state()
+    assert Federation(make_config(), blobs, net).engine.model.has_dropout
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(FedntdError, match="it has dropout"):
+        Federation(make_config(engine="vectorised"), blobs, net)
+    with pytest.raises(FedntdError, match=r"the model draws random numbers in tests, too; use nn\.Dropout"):
+        Federation(make_config(), blobs, nn.Sequential(nn.Linear(2, 3), Dropping(always=True)))
 
 
 @pytest.mark.parametrize(("net", "sentence"), [

@@ -174,7 +174,9 @@ def seeded(seed: int | None) -> Iterator[None]:
     if seed is None:
         yield
         return
-    with torch.random.fork_rng():
+    # all that are in use, by name: torch warns where it finds several by itself
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)
         yield
 

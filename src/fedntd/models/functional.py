@@ -157,15 +157,25 @@ class Model:
         return copy.deepcopy(self)
 
     def check(self, batch: Batch, classes: int) -> None:
-        """Run one batch, so that a network that does not fit the data is told at once, in one sentence."""
+        """Run one batch, so that a network that does not fit the data is told at once, in one sentence. One that draws
+        in `forward`, without a layer for it, is found out as well."""
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng([batch.x.device] if batch.x.is_cuda else []):
+                before = random_state(batch.x)
+                self(self.weights(), batch)
+                self.has_dropout |= random_state(batch.x) != before
+                before = random_state(batch.x)
                 logits = self.frozen(self.weights(), batch).logits
+                even = random_state(batch.x) == before
         except FedntdError:
             raise
         except Exception as error:  # whatever a network of the user's own does with samples it is not made for
             samples = f"{'' if batch.x.is_floating_point() else 'integer '}samples of shape {list(batch.x.shape[1:])}"
             raise FedntdError(f"the model cannot take {samples}: {reason(error)}") from error
+        require(
+            even,
+            "the model draws random numbers in tests, too; use nn.Dropout, or F.dropout(..., training=self.training)",
+        )
         require(
             logits.shape == (len(batch.x), classes),
             f"the model gives outputs of shape {list(logits.shape)} for {len(batch.x)} samples of {classes} classes; "
@@ -195,6 +205,12 @@ def further_names(module: nn.Module) -> dict[str, str]:
         for name, p in layer.named_parameters(prefix, recurse=False, remove_duplicate=False):
             names.setdefault(p, []).append(name)
     return {other: first for first, *others in names.values() for other in others}
+
+
+def random_state(near: Tensor) -> bytes:
+    """Of the generator of a tensor's device: another one after a draw."""
+    state = torch.cuda.get_rng_state(near.device) if near.is_cuda else torch.get_rng_state()
+    return state.numpy().tobytes()
 
 
 def has_dropout(module: nn.Module) -> bool:
