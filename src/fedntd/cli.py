@@ -248,7 +248,7 @@ def write_leaderboard(
     runs: RunFolders,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks."),
+        typer.Option("--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks; or make it."),
     ] = None,
     of: Annotated[Path | None, typer.Option(metavar="SWEEP.toml", help="Only the runs that this asks for.")] = None,
 ) -> None:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from fedntd import FedntdError
 from fedntd.paper.ledger import record
-from fedntd.report.leaderboard import leaderboard, written_between
+from fedntd.report.leaderboard import leaderboard
 from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, reaching, to_target
 from fedntd.report.summary import group
 from fedntd.runs import Run
@@ -235,8 +235,17 @@ class TestLeaderboard:
         assert text.endswith("\n\n<!-- /leaderboard -->\n\nafter\n")
         assert leaderboard(sweep) in text
         assert "\nold\n" not in text
-        with pytest.raises(FedntdError, match="the page has no <!-- leaderboard -->"):
-            written_between("nothing", "leaderboard", "")
+        page.write_text("nothing")
+        code, _, told = command("leaderboard", "sweep", "-o", "page.md")
+        assert (code, page.read_text()) == (2, "nothing")
+        assert "page.md has no <!-- leaderboard --> ... <!-- /leaderboard --> to write between" in told
+
+    def test_a_page_that_is_not_there_is_made(self, sweep: list[Run], command: Command, tmp_path: Path):
+        for _ in range(2):
+            assert command("leaderboard", "sweep", "-o", "new/page.md")[0] == 0
+        text = (tmp_path / "new/page.md").read_text()
+        assert text.startswith("<!-- leaderboard -->\n\n16 of 16 runs finished, 4 seeds, ")
+        assert text.count(leaderboard(sweep)) == 1
 
     def test_of_a_ledger_is_that_of_its_runs(self, sweep: list[Run], command: Command, tmp_path: Path):
         """To the four digits that it keeps; a sweep's file says which of its runs are wanted."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedntd.errors import FedntdError, require
+from fedntd.files import whole
 from fedntd.paper.ledger import is_ledger, read_recorded
 from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
@@ -89,15 +90,15 @@ def seeds_of(group: Group) -> set[int]:
     return {run.config.seed for run in group.runs}
 
 
-def written_between(text: str, mark: str, new: str) -> str:
-    """A page with what stands between <!-- mark --> and <!-- /mark --> replaced.
+def written_between(text: str, mark: str, new: str, page: str = "the page") -> str:
+    """The text of a page with what stands between <!-- mark --> and <!-- /mark --> replaced.
 
     >>> written_between("a <!-- x --> old <!-- /x --> b", "x", "new")
     'a <!-- x -->new<!-- /x --> b'
     """
     before, start, rest = text.partition(f"<!-- {mark} -->")
     _, end, after = rest.partition(f"<!-- /{mark} -->")
-    require(bool(start and end), f"the page has no <!-- {mark} --> ... <!-- /{mark} --> to write between")
+    require(bool(start and end), f"{page} has no <!-- {mark} --> ... <!-- /{mark} --> to write between")
     return f"{before}{start}{new}{end}{after}"
 
 
@@ -117,7 +118,11 @@ def made_of(runs: Sequence[Run], planned: int) -> str:
 
 
 def put_into(page: Path, mark: str, new: str) -> None:
+    """Between the marks of a page; one that is not there yet is made."""
     try:
-        page.write_text(written_between(page.read_text(encoding="utf-8"), mark, new), encoding="utf-8")
-    except OSError as error:
-        raise FedntdError(f"{page} cannot be written: {error.strerror}") from error
+        text = page.read_text(encoding="utf-8") if page.exists() else f"<!-- {mark} --><!-- /{mark} -->\n"
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedntdError(f"{page} cannot be read: {error}") from error
+    text = written_between(text, mark, new, str(page))
+    with whole(page) as aside:
+        aside.write_text(text, encoding="utf-8")
