@@ -267,6 +267,9 @@ class Alone(FedAvg):
 class Stacked(FedAvg):
     def aggregate(self, w_g, server, up, p, fraction): return tree.add(w_g, up["delta"]), {}
 @dataclass(frozen=True)
+class Bare(FedAvg):
+    def aggregate(self, w_g, server, up, p, fraction): return next(iter(w_g.values())), {}
+@dataclass(frozen=True)
 class Fewer(FedAvg):
     def aggregate(self, w_g, server, up, p, fraction): return dict(list(w_g.items())[1:]), {}
 @dataclass(frozen=True)
@@ -285,9 +288,10 @@ class Branch(FedAvg):
         ("Late", r"code of your own failed: TypeError: .* \(server\.py, line 9\)"),
         ("Alone", "aggregate of algorithm 'server:Alone' must return the new weights and the server's new state"),
         ("Stacked", r"must return weights of the same names and shapes: .* of shape \[.*\], not \[2, .*\]"),
+        ("Bare", r"must return weights of the same names and shapes: weights/.* of shape \[.*\], not None"),
         ("Fewer", r"must return weights of the same names and shapes: .* of shape \[.*\], not None"),
         ("Number", "must return tensors, in dicts; state/rounds is 3"),
-        ("Branch", r"failed: RuntimeError: vmap.* \(server\.py, line 24\); engine = 'sequential' can run it"),
+        ("Branch", r"failed: RuntimeError: vmap.* \(server\.py, line 27\); engine = 'sequential' can run it"),
     ],
 )
 def test_a_mistake_that_shows_in_the_first_round_is_one_sentence_too(

@@ -248,7 +248,9 @@ def write_leaderboard(
     runs: RunFolders,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks; or make it."),
+        typer.Option(
+            "--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks; a new one is made."
+        ),
     ] = None,
     of: Annotated[Path | None, typer.Option(metavar="SWEEP.toml", help="Only the runs that this asks for.")] = None,
 ) -> None:

@@ -277,11 +277,10 @@ def check_loss(loss: Any, name: str) -> None:
     )
 
 
-def check_tensors(found: Any, what: str) -> None:
+def check_tensors(found: dict[str, Any], what: str) -> None:
     """Or nested dicts of them: all else can neither be sent nor written into a checkpoint."""
-    for name, leaf in tree.flatten({"it": found}).items():
-        told = f"{name.removeprefix('it/')} is" if name != "it" else "it is"
-        require(isinstance(leaf, Tensor), f"{what} must return tensors, in dicts; {told} {leaf!r:.40}")
+    for name, leaf in tree.flatten(found).items():
+        require(isinstance(leaf, Tensor), f"{what} must return tensors, in dicts; {name} is {leaf!r:.40}")
 
 
 def check_aggregated(made: Any, before: Weights, name: str) -> None:
@@ -291,8 +290,10 @@ def check_aggregated(made: Any, before: Weights, name: str) -> None:
         isinstance(made, tuple) and len(made) == 2, f"{what} must return the new weights and the server's new state"
     )
     check_tensors({"weights": made[0], "state": made[1]}, what)
-    then, now = ({key: list(leaf.shape) for key, leaf in w.items()} for w in (before, made[0]))
-    for key in then.keys() | now.keys():
+    then, now = (
+        {key: list(leaf.shape) for key, leaf in tree.flatten({"weights": w}).items()} for w in (before, made[0])
+    )
+    for key in then | now:
         told = f"{key} of shape {then.get(key)}, not {now.get(key)}"
         require(then.get(key) == now.get(key), f"{what} must return weights of the same names and shapes: {told}")
 
