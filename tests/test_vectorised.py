@@ -10,8 +10,21 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, forking, steps, tracing, tree, vectorised
+from fedntd import (
+    ALGORITHMS,
+    Config,
+    Dataset,
+    Federation,
+    FedntdError,
+    forking,
+    rounds,
+    steps,
+    tracing,
+    tree,
+    vectorised,
+)
 from fedntd.buffers import Buffers
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Part, from_tensors
@@ -435,6 +448,41 @@ def test_the_cohort_is_trained_from_copies(blobs: Dataset, tiny_net: Net, make_c
     federation.play_round()
     assert all(torch.equal(first[n], before[n]) for n in first)
     assert all(torch.equal(kept[n], middle[n]) for n in kept)  # buffers that are used again are never handed out
+
+
+class Reads(TorchDispatchMode):
+    """Notes when a number is asked for, for which a host would have to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        aten = torch.ops.aten
+        if function in (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default):
+            self.found.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"fedbe", "feddf"}))  # those train at the server
+def test_nothing_is_waited_for_before_the_results_of_a_round_are_fetched(
+    name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    """Not even to write a message that nobody needs."""
+    run = Federation(make_config(engine="vectorised", algorithm={"name": name}), blobs, tiny_net())
+    run.play_round()
+    before, fetch = [], rounds.fetched
+
+    def fetched(*given: Any) -> Any:
+        before.extend(reads.found)
+        return fetch(*given)
+
+    monkeypatch.setattr(rounds, "fetched", fetched)
+    monkeypatch.setattr(torch.Tensor, "__repr__", lambda leaf, **_: reads.found.append("written out") or "a tensor")
+    with Reads() as reads:
+        run.play_round()
+    assert before == []
+    assert len(reads.found) > 0  # then they are
 
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
