@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.func import vmap
+from torch.func import grad_and_value, vmap
 
 from fedntd import tracing
 from fedntd.forking import branch
@@ -32,6 +32,19 @@ def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_nu
     x = torch.zeros(5, 2)
     module(x)
     assert torch.equal(x, torch.ones(5, 2))
+
+
+def test_a_gradient_does_not_wait_for_the_loss():
+    """It begins with ones like the loss, for which the loss need not be known."""
+    w = torch.randn(4, 3, dtype=torch.float64)
+    module = tracing.traced(vmap(grad_and_value(lambda w: w.square().sum())), [w])
+    (end,) = module.graph.find_nodes(op="output")
+    assert set(end.args[0][1].users) == {end}
+    found = module(w)
+    torch.testing.assert_close(found[0], 2 * w)
+    torch.testing.assert_close(found[1], w.square().sum(1))
+    counted = tracing.traced(lambda x: torch.ones_like(x, dtype=torch.bool), [w])
+    assert counted(w).dtype is torch.bool
 
 
 def test_what_does_not_depend_on_the_weights_is_taken_out():

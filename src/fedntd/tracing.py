@@ -37,7 +37,7 @@ FEW, MANY = 16, 1024
 
 def traced(step: Callable[..., Any], tensors: Sequence[Tensor]) -> fx.GraphModule:
     """`step` as a graph for tensors of just these shapes; nothing is computed."""
-    rules = {torch.ops.aten.bmm.default: slim_product}
+    rules = {torch.ops.aten.bmm.default: slim_product, torch.ops.aten.ones_like.default: plain_ones}
     return make_fx(step, rules, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
 
 
@@ -53,6 +53,11 @@ def slim_product(left: Tensor, right: Tensor) -> Tensor:
     terms = left.to(wide)[..., None] * right.to(wide)[:, None]
     # a short sum is written out, so that it is no reduction
     return (terms.sum(2) if depth > FEW else reduce(torch.add, terms.unbind(2))).to(left.dtype)
+
+
+def plain_ones(like: Tensor, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """A gradient begins with ones in the shape of the loss; that is no reason to wait until the loss is known."""
+    return torch.ones(like.shape, dtype=dtype or like.dtype, device=like.device)
 
 
 def traced_for_any_number(
