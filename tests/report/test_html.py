@@ -128,6 +128,14 @@ class TestPage:
         assert data["classAccuracy"][0]["z"][0][:2] == [None, 0.5]
         assert data["curves"][0]["forgetting"][0] == []
 
+    def test_the_round_in_which_a_gpu_compiles_stands_apart(self, tmp_path):
+        seconds = [42.0, 0.024, 0.026, 9.0, 0.025]  # and once more, where it was resumed
+        records = [plain_record(t, 0.5, seconds=each) for t, each in enumerate(seconds, 1)]
+        run = write_run(tmp_path / "a", settings(rounds=5), records)
+        one = write_run(tmp_path / "b", settings(rounds=1), records[:1])
+        for each, told in ((run, ["51 s", "42 s", "26 ms"]), (one, ["42 s", "42 s", "–"])):
+            assert told in [row[4:] for row in Reader(write_report([each], tmp_path / "x.html")).rows]
+
     def test_title(self, runs, tmp_path):
         def title(given: list[Run]) -> str:
             found = re.search(

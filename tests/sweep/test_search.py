@@ -65,7 +65,7 @@ def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, t
     code, out, err = command("sweep", "sweep.toml", "--dry-run")
     assert code == 0
     assert "5 trials by tpe × 2 seeds, at most 30 rounds" in err
-    assert re.fullmatch(r"about [\d.]+ s and [\d.]+ GB if no trial is stopped; nothing was written\n", out)
+    assert re.fullmatch(r"about [\d.]+ m?s and [\d.]+ GB if no trial is stopped; nothing was written\n", out)
     _, out, _ = command("sweep", "sweep.toml", "--dry-run", "--json")
     assert json.loads(out) == {"trials": 5, "seeds": 2, "rounds": 3}
     assert not (tmp_path / "runs").exists()

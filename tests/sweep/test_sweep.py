@@ -47,7 +47,7 @@ def test_a_plan_is_printed_and_nothing_written(write: Write, command: Command, t
     code, out, err = command("sweep", "sweep.toml", "--dry-run")
     assert code == 0
     assert "sweep: 4 runs, in 2 groups, 12 rounds to go, in runs/sweep" in err
-    assert re.search(r"fedavg,seed=0 …( fedavg,seed=1)? +2 +– +6 +[\d.]+ (s|min) +[\d.]+ GB", out)
+    assert re.search(r"fedavg,seed=0 …( fedavg,seed=1)? +2 +– +6 +[\d.]+ (ms|s|min) +[\d.]+ GB", out)
     assert not (tmp_path / "runs").exists()
     code, out, _ = command("sweep", "sweep.toml", "--dry-run", "--json")
     assert json.loads(out) == [["fedavg,seed=0", "fedavg,seed=1"], ["fedntd,seed=0", "fedntd,seed=1"]]

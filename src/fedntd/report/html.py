@@ -243,7 +243,11 @@ def cost_row(run: Run) -> list[dict[str, Any]]:
     s = summary.summarise(run)
     rounds = max(1, s.rounds)
     traffic = [cell(size(count), count) for count in (s.bytes_down, s.bytes_up, (s.bytes_down + s.bytes_up) / rounds)]
-    return traffic + [cell(duration(seconds), seconds) for seconds in (s.seconds, s.seconds / rounds)]
+    seconds = run.columns["seconds"]
+    first = seconds[0] if seconds else None
+    median = float(np.median(seconds[1:])) if seconds[1:] else None  # a resumed run compiles in another round as well
+    times = [cell("–" if each is None else duration(each), each) for each in (s.seconds, first, median)]
+    return traffic + times
 
 
 def settings(runs: Sequence[Run], keys: Sequence[str]) -> list[tuple[str, list[str]]]:

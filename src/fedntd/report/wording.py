@@ -32,6 +32,12 @@ def count(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
+    """
+    >>> [duration(seconds) for seconds in (0.025, 5, 75, 5400)]
+    ['25 ms', '5.0 s', '1.2 min', '1.5 h']
+    """
+    if 0 < seconds < 1:
+        return f"{max(1, round(1000 * seconds))} ms"
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
