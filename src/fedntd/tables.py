@@ -68,8 +68,10 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 def from_table(table: Mapping[str, Any]) -> Config:
     table = dict(table)
-    told = "a preset is no key, but a name in place of a file: fedntd run cifar10-s2 --set seed=1"
-    require("preset" not in table, told)
+    require(
+        "preset" not in table,
+        "a preset is no key, but a name in place of a file, as in: fedntd run cifar10-s2 --set seed=1",
+    )
     protocol = typed("protocol", table.pop("protocol", "released"), str)
     require_one_of("protocol", protocol, PROTOCOLS)
     for section, values in PROTOCOLS[protocol].items():

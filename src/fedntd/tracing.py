@@ -55,9 +55,9 @@ def slim_product(left: Tensor, right: Tensor) -> Tensor:
     return (terms.sum(2) if depth > FEW else reduce(torch.add, terms.unbind(2))).to(left.dtype)
 
 
-def plain_ones(like: Tensor, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+def plain_ones(like: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
     """A gradient begins with ones in the shape of the loss; that is no reason to wait until the loss is known."""
-    return torch.ones(like.shape, dtype=dtype or like.dtype, device=like.device)
+    return torch.ones(like.shape, dtype=dtype or like.dtype, device=device or like.device)
 
 
 def traced_for_any_number(
