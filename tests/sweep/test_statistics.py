@@ -109,6 +109,7 @@ class TestDifference:
 
     def test_the_same_difference_everywhere_has_no_p(self):
         assert paired_p(np.array([0.5, 0.75]), np.array([0.25, 0.5])) is None
+        assert paired_p(np.array([0.2, 0.9]), np.array([0.1, 0.8])) is None  # the same but for rounding
 
     @pytest.mark.parametrize(
         ("text", "sentence"),
