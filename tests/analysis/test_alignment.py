@@ -38,6 +38,13 @@ def test_preferences_by_hand(data: DevicePart):
     assert preferred_classes(Model(Net(4)), w, data).tolist() == [1, 0, 2, 2]
 
 
+def test_a_class_without_samples_is_preferred_by_none(data: DevicePart):
+    x, y = data.plain(slice(None)).x, data.y
+    lacking = DevicePart(Part(x[y != 1], y[y != 1]), (), (), None, torch.device("cpu"), torch.float32)
+    w = weights([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0], [-1.0, 0.0, -2.0]])
+    assert preferred_classes(Model(Net()), w, lacking, "fc1").tolist() == [2, 0, 0]
+
+
 def test_mean_activations_are_means_over_the_class(data: DevicePart):
     w = weights([[0.0, 2.0, 1.0], [5.0, 0.0, -3.0]])
     means = mean_activations(Model(Net(2)), w, data)

@@ -21,13 +21,14 @@ def alignment(model: Model, w_a: Weights, w_b: Weights, data: DevicePart, layer:
 
 
 def preferred_classes(model: Model, w: Weights, data: DevicePart, layer: str = "") -> Tensor:
-    """Of each neuron of the layer, the class with the largest mean activation: [neuron]."""
-    return mean_activations(model, w, data, layer).argmax(0)
+    """Of each neuron of the layer, the class with the largest mean activation: [neuron]. A class without samples is
+    preferred by none."""
+    return mean_activations(model, w, data, layer).nan_to_num(-torch.inf).argmax(0)
 
 
 @torch.no_grad()
 def mean_activations(model: Model, w: Weights, data: DevicePart, layer: str = "") -> Tensor:
-    """The mean activation of each neuron on the samples of each class: [class, neuron].
+    """The mean activation of each neuron on the samples of each class: [class, neuron]; NaN of one without samples.
 
     `layer` is a module of the network by its name, whose output is taken; by default the features, what the last
     layer sees. A channel of a convolution is one neuron: its mean over the image counts.
