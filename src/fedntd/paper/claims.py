@@ -61,12 +61,11 @@ def above_fedavg(of: Evidence, setup: str) -> Finding:
 
 
 def first_of_all(of: Evidence, setup: str) -> Finding:
-    order = of.order("table1", {method: (method, setup) for method in METHODS})
-    place = order.index("FedNTD") + 1
+    found = of.order("table1", {method: (method, setup) for method in METHODS})
+    first, place = next(iter(found)), list(found).index("FedNTD") + 1
     if place == 1:
         return Finding(True, "first")
-    ahead = of.lead("table1", (order[0], setup), ("FedNTD", setup))
-    return Finding(False, f"place {place} ({order[0]} {ahead:+.1f}{in_print(order[0], setup)})")
+    return Finding(False, f"place {place} ({first} {found[first] - found['FedNTD']:+.1f}{in_print(first, setup)})")
 
 
 def in_print(method: str, setup: str) -> str:
@@ -146,9 +145,9 @@ PARTITIONS = ("Sharding s=2", "LDA α=0.1")
 
 
 def first_with_resnet(of: Evidence, partition: str) -> Finding:
-    order = of.order("resnet10", {method: (partition, method) for method in ("FedAvg", "SCAFFOLD", "MOON", "FedNTD")})
-    accuracies = ", ".join(f"{method} {of.accuracy('resnet10', partition, method):.1f}" for method in order)
-    return Finding(order[0] == "FedNTD", accuracies)
+    found = of.order("resnet10", {method: (partition, method) for method in ("FedAvg", "SCAFFOLD", "MOON", "FedNTD")})
+    accuracies = ", ".join(f"{method} {accuracy:.1f}" for method, accuracy in found.items())
+    return Finding(next(iter(found)) == "FedNTD", accuracies)
 
 
 def nearer_to_ntd(of: Evidence, partition: str) -> Finding:

@@ -128,10 +128,10 @@ class Evidence:
         mine, other = self.side_by_side(item, [ahead, behind])
         return mine - other
 
-    def order(self, item: str, cells: dict[str, Cell]) -> list[str]:
-        """The names of cells that are all measured, the most accurate first."""
-        found = dict(zip(cells, self.side_by_side(item, list(cells.values())), strict=True))
-        return sorted(found, key=lambda name: -found[name])
+    def order(self, item: str, cells: dict[str, Cell]) -> dict[str, float]:
+        """The accuracies of cells that are all measured, by their names, the most accurate first."""
+        found = zip(cells, self.side_by_side(item, list(cells.values())), strict=True)
+        return dict(sorted(found, key=lambda one: -one[1]))
 
 
 def where_measured(cases: Iterable[str], find: Callable[[str], T]) -> dict[str, T]:
