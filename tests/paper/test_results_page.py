@@ -31,6 +31,14 @@ def test_the_readme_counts_as_the_page_does():
     assert f"{hold} of these hold" in readme
 
 
+def test_the_page_of_methods_tells_the_same_figures():
+    variants = (DOCS / "results.md").read_text(encoding="utf-8").split("### Methods as defined and as released")[1]
+    shown = [float(number) for number in re.findall(r"\d+\.\d\d", variants.split("###")[0])]
+    told = [float(number) for number in re.findall(r"(\d+\.\d) %", (DOCS / "methods.md").read_text(encoding="utf-8"))]
+    assert told
+    assert [number for number in told if min(abs(number - other) for other in shown) > 0.0501] == []
+
+
 def test_a_page_of_two_protocols(tmp_path: Path):
     item, results = find("table1"), []
     for protocol, gain in (("released", 10.0), ("published", -5.0)):
