@@ -69,6 +69,7 @@ def test_what_is_shown(results: Results, tmp_path: Path):
     assert ("moving average 0.6", "lr=0.003") in best
     assert ("F", "lr=0.005") in best
     assert table.cell("F", "lr=0.1") == "failed"
+    assert "a failed run counts as 0 %, and has no F" in table.caption
     sentence = "Closest over 4 cells: lr=0.003, moving average 0.6: 0.0 points."
     assert sentence in table.caption
     assert isinstance(curves, Plot)

@@ -109,7 +109,7 @@ def distances(found: Fit) -> Table:
     caption = (
         f"Mean distance between the mean over seeds and the printed figure, in points (of F: hundredths), over the "
         f"{len(found.cells)} cells measured at every rate that was tried ({told_cells(found.cells)}). Lower is closer; "
-        f"a failed run counts as 0 %. {finding(found)}"
+        f"a failed run counts as 0 %, and has no F. {finding(found)}"
     )
     title = "Distance from the printed figures by learning rate and rule of reporting"
     columns = [f"lr={rate}" for rate in found.rates]
