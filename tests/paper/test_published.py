@@ -2,8 +2,10 @@
 
 import pytest
 
+from fedntd.paper import effects
 from fedntd.paper.published import (
     ALIGNMENT,
+    EPOCHS,
     EPOCHS_LDA,
     EPOCHS_S2,
     FEDALIGN,
@@ -60,6 +62,15 @@ def test_the_same_runs_in_other_tables(method: str):
     ):
         for other, name in zip(others, ("E=5", "R=0.1"), strict=True):
             assert other[method, name][:2] == main[method, column][:2]
+
+
+def test_what_is_said_of_the_lead_by_local_epochs():
+    for table, largest in ((EPOCHS_S2, "E=5"), (EPOCHS_LDA, "E=3")):
+        ours, base = ([table[method, column].value or 0 for column in EPOCHS] for method in ("FedNTD", "FedAvg"))
+        lead = {column: a - b for column, a, b in zip(EPOCHS, ours, base, strict=True)}
+        assert lead["E=10"] > lead["E=1"]
+        assert max(lead, key=lead.__getitem__) == largest
+        assert largest in effects.EPOCHS.about
 
 
 def test_fedntd_is_above_fedavg_everywhere_in_print():
