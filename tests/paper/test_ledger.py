@@ -94,6 +94,9 @@ def test_which_run_stands_for_which():
     assert (
         found(store, replace(plain, workers=3, device="cpu")).config is measured
     )  # how it is computed is all the same
+    # two runs of one setting: the same in tables that ask for much and for little
+    store = Store([made_up(each, 50.0) for each in (plain, every_five, measured)])
+    assert found(store, plain).config is found(store, every_five).config is measured
     assert Store([made_up(plain, 50.0)]).find(measured) is None  # too little was measured
     assert Store([made_up(every_five, 50.0)]).find(measured) is None
 

@@ -5,6 +5,7 @@ records is in `measured/` beside them.
 """
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -208,9 +209,15 @@ class Store:
             self.by_kind.setdefault(kind(result.config), []).append(result)
 
     def find(self, config: Config) -> Result | None:
-        """A run that stands for `config`: rather one with its folder, then the one with the finest precision."""
+        """A run that stands for `config`: rather one with its folder, then the one with the finest precision, then the
+        one with most measured, which stands in all tables: on a GPU, two runs of one setting differ by some tenths."""
         fit = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config)]
-        return min(fit, key=lambda r: (r.folder is None, PRECISIONS.index(r.config.precision)), default=None)
+        return min(fit, key=preference, default=None)
+
+
+def preference(result: Result) -> tuple:
+    every = result.config.measure.local_every
+    return result.folder is None, PRECISIONS.index(result.config.precision), every or math.inf
 
 
 def kind(config: Config) -> str:
