@@ -157,7 +157,10 @@ class TestPage:
         rows = Reader(file).rows
         assert rows[:3] == [["method", "s=2", "s=5"], ["fedntd", "50.00", "70.00"], ["fedavg", "30.00", "80.00"]]
         assert re.findall(r'<td class="n best"[^>]*>([\d.]+)', file.read_text())[:2] == ["50.00", "80.00"]
-        assert re.findall(r'data-facet="([^"]*)" data-measure="accuracy"', file.read_text()) == ["s=2", "s=5"]
+        for measure in ("accuracy", "forgetting", "similarity"):
+            found = re.findall(rf'<div class="chart[^>]* data-measure="{measure}"', file.read_text())
+            assert re.findall('data-facet="([^"]*)"', "".join(found)) == ["s=2", "s=5"]
+            assert len(found) == 2
 
     def test_seeds_are_averaged(self, tmp_path):
         runs = [

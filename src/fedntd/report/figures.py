@@ -1,6 +1,6 @@
 """Figures for papers: each function takes runs and returns a matplotlib Figure; `save_figures` writes all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from pathlib import Path
 
@@ -34,9 +34,8 @@ def learning_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 
 def forgetting_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     figure = lines_figure(runs, "forgetting", "forgetting $F$", 1, by=by)
-    figure.axes[0].axhline(
-        0, color="#555555", linewidth=0.7, zorder=1
-    )  # below it, the model is better than ever before
+    for ax in figure.axes:
+        ax.axhline(0, color="#555555", linewidth=0.7, zorder=1)  # below it, the model is better than ever before
     return figure
 
 
@@ -48,23 +47,33 @@ def consistency_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 def lines_figure(
     runs: Sequence[Run], name: str, label: str, scale: float, top: float | None = None, by: Sequence[str] = ()
 ) -> Figure:
+    """One panel; of several methods in several settings, one for each setting, on one scale."""
+    drawn = [curve for curve in curves(runs, by) if curve.values(name)[0]]
+    facets = list(dict.fromkeys(curve.facet for curve in drawn)) or [""]
+    columns = len(facets) if len(facets) <= 3 else ceil(len(facets) / 2)
+    rows = ceil(len(facets) / columns)
     with styled():
-        figure = Figure(figsize=(5.6, 3.3), layout="constrained")
-        ax = figure.subplots()
-        drawn = [curve for curve in curves(runs, by) if curve.values(name)[0]]
-        for curve in drawn:
-            rounds, mean, std = curve.values(name)
-            draw(ax, curve, rounds, scale * mean, None if std is None else scale * std)
-        ax.set(xlabel="round", ylabel=label)
-        ax.set_ylim(top=top)
-        all_rounds(ax, runs)
+        size = (5.6, 3.3) if len(facets) == 1 else (7.2, 0.5 + 2.3 * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        axes = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+        for i, (ax, facet) in enumerate(zip(axes, facets, strict=False)):
+            for curve in drawn:
+                if curve.facet == facet:
+                    rounds, mean, std = curve.values(name)
+                    draw(ax, curve, rounds, scale * mean, None if std is None else scale * std)
+            ax.set(title=plain(facet), xlabel="round", ylabel="" if i % columns else label)
+            all_rounds(ax, runs)
+        axes[0].set_ylim(top=top)  # of all of them; only now, since it ends the fitting to what is drawn
+        for ax in axes[len(facets) :]:
+            ax.remove()
         legend(figure, drawn)
     return figure
 
 
 def draw(ax: Axes, curve: Curve, rounds: Sequence[int], mean: np.ndarray, std: np.ndarray | None) -> None:
     few = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
-    ax.plot(rounds, mean, color=curve.colour, linestyle=dashes(curve), label=plain(curve.label), **few)
+    style = "solid" if curve.facet else dashes(curve)  # a setting has a panel of its own
+    ax.plot(rounds, mean, color=curve.colour, linestyle=style, label=plain(curve.label), **few)
     if std is not None:
         ax.fill_between(rounds, mean - std, mean + std, color=curve.colour, alpha=0.16, linewidth=0)
     if curve.runs[0].status == "failed" and len(rounds):
@@ -188,11 +197,18 @@ def name_classes(ax: Axes, classes: Sequence[str]) -> None:
 
 def legend(figure: Figure, drawn: Sequence[Curve]) -> None:
     """Above the axes, where it can hide nothing; in as many columns as the labels leave room for."""
-    if len(drawn) > 1:
-        widest = max(len(curve.label) for curve in drawn)
-        figure.legend(loc="outside upper center", ncols=int(np.clip(70 // (widest + 6), 1, 4)))
+    if len(drawn) > 1 and drawn[0].facet:
+        methods = {curve.method: Line2D([], [], color=curve.colour, label=plain(curve.method)) for curve in drawn}
+        figure.legend(handles=[*methods.values()], loc="outside upper center", ncols=legend_columns(methods, 90))
+    elif len(drawn) > 1:
+        labels = [curve.label for curve in drawn]
+        figure.legend(loc="outside upper center", ncols=min(4, legend_columns(labels, 70)))
     elif drawn:
         figure.axes[0].set_title(plain(drawn[0].label))
+
+
+def legend_columns(labels: Iterable[str], letters: int) -> int:
+    return max(1, letters // (max(map(len, labels), default=0) + 6))
 
 
 def heat_figure(made: HeatMap) -> Figure:
@@ -249,8 +265,8 @@ def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
             Line2D([], [], linestyle="", marker="o", color=c.colour, mfc=filling(c, c.colour), label=plain(c.label))
             for c in drawn
         ]
-        widest = max((len(c.label) for c in drawn), default=0)
-        figure.legend(handles=handles, loc="outside upper center", ncols=int(np.clip(90 // (widest + 6), 1, 5)))
+        columns = min(5, legend_columns([c.label for c in drawn], 90))
+        figure.legend(handles=handles, loc="outside upper center", ncols=columns)
     return figure
 
 
