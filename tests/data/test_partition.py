@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -98,6 +100,17 @@ def test_lda_of_the_papers_hardest_setting():
     sizes = [len(part) for part in lda(labels, 100, generator(0, "partition"), 0.05)]
     assert min(sizes) >= 10
     assert sum(sizes) == 50_000
+
+
+def test_lda_that_no_draw_gives_tells_how_near_one_came(monkeypatch: pytest.MonkeyPatch):
+    """So that one knows a value that will do."""
+    monkeypatch.setattr("fedntd.data.partition.MAX_DRAWS", 512)
+    with pytest.raises(
+        FedntdError, match=r"in 512 draws no split gave .*, the nearest \d+; lower partition\.min_size"
+    ) as told:
+        lda(balanced(10, 50), 10, generator(0, "p"), 0.1, min_size=45)
+    nearest = int(re.findall(r"nearest (\d+)", str(told.value))[0])
+    assert min(map(len, lda(balanced(10, 50), 10, generator(0, "p"), 0.1, min_size=nearest))) == nearest
 
 
 def test_hopeless_requests_are_refused_at_once():
