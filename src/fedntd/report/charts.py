@@ -8,7 +8,7 @@ import numpy as np
 
 from fedntd.config import Config
 from fedntd.report.summary import Group, group, labels
-from fedntd.report.wording import show, thing
+from fedntd.report.wording import SIZES, TIMES, axis_unit, show, thing
 from fedntd.runs import Run
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without those that are faint on white or on black
@@ -70,6 +70,20 @@ def best_groups(groups: Sequence[Group]) -> list[Group]:
     ranked = sorted(found, key=lambda name: sum(found[name]) / len(found[name]), reverse=True)
     chosen = {*ranked[: MOST_METHODS if any(g.facet for g in groups) else MOST_CURVES]}
     return [g for g in groups if (g.method or id(g)) in chosen]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The axes of charts of cost: a unit for what was sent in both directions, and one for the time of a run."""
+
+    traffic: tuple[str, float]  # its name, and how many bytes it has
+    time: tuple[str, float]  # and how many seconds
+
+    @staticmethod
+    def of(groups: Sequence[Group]) -> "Costs":
+        sent = [g.means["bytes_up"] + g.means["bytes_down"] for g in groups if g.means]
+        seconds = [g.means["seconds"] for g in groups if g.means]
+        return Costs(axis_unit(max(sent, default=0), SIZES), axis_unit(max(seconds, default=0), TIMES))
 
 
 def is_number(value: float | None) -> bool:

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedntd.report.charts import (
     MOST_CURVES,
+    Costs,
     Curve,
     best_groups,
     curves,
@@ -232,41 +233,34 @@ def heat_figure(made: HeatMap) -> Figure:
 
 
 def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
-    """What each group cost and what came of it."""
+    """What each group cost and what came of it: a colour for each method, and a mark for each setting it was run in."""
     colours = {id(run): curve.colour for curve in drawn for run in curve.runs}
-
-    def filling(one: Group | Curve, colour: str) -> str:
-        """A method has its colour in all settings; only in the first of them is it filled."""
-        return colour if one.facet == groups[0].facet else "white"
-
+    facets = list(dict.fromkeys(g.facet for g in groups))
+    marks = dict(zip(facets, "os^Dv*", strict=False))
+    costs = Costs.of(groups)
     with styled():
         figure = Figure(figsize=(6.8, 3.2), layout="constrained")
         traffic, time = figure.subplots(1, 2, sharey=True)
         for g in groups:
             if not (g.finished and g.values["final"]):
                 continue
-            sent, minutes = (g.means["bytes_up"] + g.means["bytes_down"]) / 1e9, g.means["seconds"] / 60
-            for ax, x in ((traffic, sent), (time, minutes)):
-                colour = colours.get(id(g.finished[0]), GREY)
-                spread = 100 * (g.std("final") or 0)
-                ax.errorbar(
-                    *(x, 100 * g.means["final"], spread),
-                    fmt="o",
-                    color=colour,
-                    markersize=4,
-                    elinewidth=1,
-                    markerfacecolor=filling(g, colour),
-                )
-        traffic.set(xlabel="GB sent in both directions", ylabel="final test accuracy (%)")
-        time.set(xlabel="minutes a run")
+            sent = (g.means["bytes_up"] + g.means["bytes_down"]) / costs.traffic[1]
+            for ax, x in ((traffic, sent), (time, g.means["seconds"] / costs.time[1])):
+                colour, spread = colours.get(id(g.finished[0]), GREY), 100 * (g.std("final") or 0)
+                style = {"fmt": marks[g.facet], "color": colour, "markersize": 4, "elinewidth": 1}
+                ax.errorbar(x, 100 * g.means["final"], spread, **style)
+        traffic.set(xlabel=f"{costs.traffic[0]} sent in both directions", ylabel="final test accuracy (%)")
+        time.set(xlabel=f"{costs.time[0]} a run")
         for ax in (traffic, time):
             ax.set_xlim(left=0)
+        named = {curve.method or curve.label: ("o", curve.colour) for curve in drawn}
+        if len(facets) > 1:
+            named |= {facet: (mark, GREY) for facet, mark in marks.items()}
         handles = [
-            Line2D([], [], linestyle="", marker="o", color=c.colour, mfc=filling(c, c.colour), label=plain(c.label))
-            for c in drawn
+            Line2D([], [], linestyle="", marker=mark, color=colour, label=plain(name))
+            for name, (mark, colour) in named.items()
         ]
-        columns = min(5, legend_columns([c.label for c in drawn], 90))
-        figure.legend(handles=handles, loc="outside upper center", ncols=columns)
+        figure.legend(handles=handles, loc="outside upper center", ncols=min(5, legend_columns(named, 90)))
     return figure
 
 
