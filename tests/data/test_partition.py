@@ -169,3 +169,19 @@ def test_the_seed_decides(partition):
     first, again, other = (partition(labels, 10, generator(seed, "partition")) for seed in (0, 0, 1))
     assert all((a == b).all() for a, b in zip(first, again, strict=True))
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_what_no_draw_gives_is_looked_for_once(monkeypatch: pytest.MonkeyPatch):
+    """That takes seconds, and a sweep has the same partition for each of its methods."""
+    drawn: list[int] = []
+
+    def draw(*_: object) -> None:
+        drawn.append(1)
+        raise FedntdError("no split")
+
+    monkeypatch.setattr("fedntd.data.partition.first_valid_cuts", draw)
+    config = from_table({"seed": 987, "partition": {"name": "lda"}, "federation": {"clients": 3}})
+    for _ in range(3):
+        with pytest.raises(FedntdError, match=r"^no split$"):
+            deal(config, balanced(10, 50))
+    assert len(drawn) == 1
