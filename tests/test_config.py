@@ -76,7 +76,10 @@ from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settin
         ),
         ({"data": {"name": "cifar"}}, "data.name = 'cifar' is not known; did you mean 'cifar10'"),
         ({"data": {"size": 3}}, "unknown key 'data.size'"),
-        ({"model": {"name": "no.such:Net"}}, "model.name = 'no.such:Net' cannot be imported"),
+        (
+            {"model": {"name": "no.such:Net"}},
+            "model.name = 'no.such:Net' cannot be imported: No module named 'no'; it must be a file in the folder",
+        ),
         ({"model": {"name": "math:pi"}}, "model.name = 'math:pi' is not a function or class"),
         ({"algorithm": {"name": ":x"}}, "algorithm.name = ':x' is not known; "),
         ({"model": {"name": ".nets:Net"}}, "model.name = '.nets:Net' is not known; "),

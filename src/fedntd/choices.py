@@ -93,7 +93,9 @@ def target(section: str, name: str) -> Callable[..., Any]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]
+        where = "; it must be a file in the folder you are in, or installed" if absent else ""
+        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}{where}") from error
     except Exception as error:  # whatever a module of the user's own does when it is imported
         raise FedntdError(f"{section}.name = '{name}' cannot be imported: {reason(error)}") from error
     if not callable(found):
