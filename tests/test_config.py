@@ -31,6 +31,13 @@ from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settin
         ({"data": {"augment": "True"}}, "data.augment must be true or false, not 'True'"),
         ({"algorithm": {"name": "FedNTD"}}, "did you mean 'fedntd'?"),
         ({"epochs": 3}, "unknown key 'epochs'; did you mean 'federation.local_epochs'?"),
+        ({"alpha": 0.3}, "unknown key 'alpha'; did you mean 'partition.alpha'?"),  # not of the default partition
+        ({"federation": {"mu": 0.3}}, "unknown key 'federation.mu'; did you mean 'algorithm.mu'?"),
+        (
+            {"algorithm": {"name": "my.nets.Own"}},
+            "is not known; of your own, it is written with a colon: 'my.nets:Own'",
+        ),
+        ({"partition": {"name": "lda0.1"}}, "partition.name = 'lda0.1' is not known; did you mean 'lda'?"),
         ({"federation": {"batch": 3}}, "unknown key 'federation.batch'; did you mean 'federation.batch_size'?"),
         ({"optimiser": {"lr": 0}}, "optimiser.lr must be above 0"),
         ({"optimiser": {"lr": math.inf}}, "optimiser.lr must be a finite number of at most 1e38, not inf"),
@@ -69,7 +76,10 @@ from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settin
         ),
         ({"data": {"name": "cifar"}}, "data.name = 'cifar' is not known; did you mean 'cifar10'"),
         ({"data": {"size": 3}}, "unknown key 'data.size'"),
-        ({"model": {"name": "no.such:Net"}}, "model.name = 'no.such:Net' cannot be imported"),
+        (
+            {"model": {"name": "no.such:Net"}},
+            "model.name = 'no.such:Net' cannot be imported: No module named 'no'; it must be a file in the folder",
+        ),
         ({"model": {"name": "math:pi"}}, "model.name = 'math:pi' is not a function or class"),
         ({"algorithm": {"name": ":x"}}, "algorithm.name = ':x' is not known; "),
         ({"model": {"name": ".nets:Net"}}, "model.name = '.nets:Net' is not known; "),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 from torch import nn
 
 from fedntd import Config, Dataset, FedntdError, federate
+from fedntd.choices import Choice
+from fedntd.config import Data
 from fedntd.runs import COLUMNS, find_runs, read_run
 from fedntd.sweep.plan import status
+from fedntd.tables import from_table
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
@@ -116,3 +120,43 @@ def test_a_damaged_file_is_named(
     with pytest.raises(FedntdError, match=f"{name} is damaged: it has no {missing}"):
         _ = (run := read_run(folder)).environment, run.classes
     assert status(folder) == ("interrupted" if name == "status.json" else "finished")
+
+
+@pytest.fixture
+def of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run whose method and data are functions of a module that is gone since."""
+    module = tmp_path / "gone_since.py"
+    module.write_text(
+        "import torch\n"
+        "from dataclasses import dataclass\n"
+        "from fedntd import FedAvg, from_tensors\n"
+        "@dataclass(frozen=True)\n"
+        "class Own(FedAvg):\n"
+        "    mu: float = 0.1\n"
+        "def images():\n"
+        "    x, y = torch.zeros(40, 1, 16, 16, dtype=torch.uint8), torch.arange(40) % 10\n"
+        "    return from_tensors('images', (x, y), (x, y))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"algorithm": {"name": "gone_since:Own"}, "data": {"name": "gone_since:images"}, "partition": {"name": "iid"}}
+    config = from_table({**own, "federation": {"clients": 2, "ratio": 0.5, "rounds": 1, "local_epochs": 1}})
+    list(federate(config, out=tmp_path / "run"))
+    assert read_run(tmp_path / "run").config == config
+    module.unlink()
+    monkeypatch.delitem(sys.modules, "gone_since")
+    return tmp_path / "run"
+
+
+def test_who_looks_at_a_run_needs_no_code_of_its_own(of_own_code: Path):
+    config = read_run(of_own_code).config
+    assert config.algorithm == Choice("gone_since:Own", {"mu": 0.1})
+    assert config.data == Data("gone_since:images")
+    with pytest.raises(FedntdError, match=r"'gone_since:.*' cannot be imported"):
+        list(federate(config, out=of_own_code, resume=True))
+
+
+def test_what_else_is_wrong_with_its_settings_is_told(of_own_code: Path):
+    file = of_own_code / "config.toml"
+    file.write_text(file.read_text().replace("rounds = 1", "rounds = 0"))
+    with pytest.raises(FedntdError, match=r"federation\.rounds must be at least 1, not 0; put a copy back"):
+        read_run(of_own_code)

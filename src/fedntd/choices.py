@@ -64,6 +64,11 @@ def resolve(section: str, choice: Choice) -> Choice:
     return Choice(choice.name, {k: options[k] for k in takes})
 
 
+def all_options(section: str) -> set[str]:
+    """The settings that any of the known things of a section has."""
+    return {name for function in REGISTRIES[section].values() for name in parameters(function)} - SUPPLIED
+
+
 def target(section: str, name: str) -> Callable[..., Any]:
     """The function or class that `name` stands for in `section`."""
     registry = REGISTRIES[section]
@@ -73,6 +78,11 @@ def target(section: str, name: str) -> Callable[..., Any]:
         return partial(not_given_again, section, name)
     module, colon, attribute = name.partition(":")
     if "" in (module, colon, attribute) or module.startswith("."):
+        head, _, last = name.rpartition(".")
+        require(
+            not (head and all(part.isidentifier() for part in name.split("."))),
+            f"{section}.name = '{name}' is not known; of your own, it is written with a colon: '{head}:{last}'",
+        )
         valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
         raise FedntdError(
             f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
@@ -83,7 +93,9 @@ def target(section: str, name: str) -> Callable[..., Any]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}") from error
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]
+        where = "; it must be a file in the folder you are in, or installed" if absent else ""
+        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}{where}") from error
     except Exception as error:  # whatever a module of the user's own does when it is imported
         raise FedntdError(f"{section}.name = '{name}' cannot be imported: {reason(error)}") from error
     if not callable(found):

@@ -30,6 +30,7 @@ from fedntd.progress import Outcomes, method_of, show_progress
 from fedntd.record import Record
 from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
+from fedntd.report.latex import compare_latex
 from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing, write_in_any_locale
@@ -165,18 +166,28 @@ app.command()(sweep)  # here, since the help lists commands in this order
 @app.command()
 @collector_paused()
 def compare(
-    runs: RunFolders, by: By = None, baseline: BaselineOption = None, target: Target = None, as_json: AsJson = False
+    runs: RunFolders,
+    by: By = None,
+    baseline: BaselineOption = None,
+    target: Target = None,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, for a paper.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a table of runs; runs that differ only in seed become one row, mean ± std.
 
     Example: [b]fedntd compare runs/demo/fedavg runs/demo/fedntd[/b]
 
     Of a sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
+
+    For a paper: [b]fedntd compare runs/my-sweep --latex > table.tex[/b]
     """
+    require(not (as_latex and as_json), "--latex and --json are two ways to print one table; choose one")
     found = read_runs(runs, "columns")
     columns = extras(found, baseline, parse_target(target))
     if as_json:
         print(json.dumps(compare_json(found, by or (), columns), indent=1))
+    elif as_latex:
+        print(compare_latex(found, by or (), columns), end="")
     else:
         stdout.print(compare_table(found, by or (), columns))
 

@@ -57,10 +57,14 @@ def did_you_mean(word: str, valid: Iterable[str]) -> str:
     "did you mean 'optimiser.lr'? (valid: seed, optimiser.lr)"
     >>> did_you_mean("FedNTD", ["fedavg", "fedntd"])  # as papers write it
     "did you mean 'fedntd'? (valid: fedavg, fedntd)"
+    >>> did_you_mean("algorithm", ["algorithm.t", "algorithm.name"])
+    "did you mean 'algorithm.name'? (valid: algorithm.t, algorithm.name)"
+    >>> did_you_mean("warm", ["fedavg", "fedsam"])  # like none of them
+    'valid: fedavg, fedsam'
     """
     valid = list(valid)
-    nearest = [one for one in valid if one.endswith(f".{word}") or one.lower() == word.lower()]
-    nearest = nearest or difflib.get_close_matches(word, valid, n=1, cutoff=0.4)
+    nearest = [one for one in valid if one.endswith(f".{word}") or one == f"{word}.name" or one.lower() == word.lower()]
+    nearest = nearest or difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
     listing = ", ".join(valid)
     return f"did you mean '{nearest[0]}'? (valid: {listing})" if nearest else f"valid: {listing}"
 

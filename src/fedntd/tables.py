@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fedntd.choices import Choice, typed
+from fedntd.choices import Choice, all_options, typed
 from fedntd.config import CHOICES, Config
 from fedntd.data.download import SOURCES
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
@@ -46,11 +46,13 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
 
 def in_another_section(key: str) -> str:
     """Where a key belongs that was written without its section, in another, or in short: `rounds`, `federation.lr`,
-    `epochs`."""
+    `epochs`, `alpha`."""
     last = {known: known.split(".")[-1] for known in flat(Config()) if "." in known}
-    keys = [known for known, word in last.items() if word == key] or [
-        known for known, word in last.items() if key in word.split("_")
-    ]
+    keys = (
+        [known for known, word in last.items() if word == key]
+        or [known for known, word in last.items() if key in word.split("_")]
+        or [f"{section}.{key}" for section in CHOICES if key in all_options(section)]
+    )
     return f"did you mean '{keys[0]}'?" if keys and key != "name" else ""  # most sections have a name
 
 

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,6 +102,17 @@ def test_lda_of_the_papers_hardest_setting():
     assert sum(sizes) == 50_000
 
 
+def test_lda_that_no_draw_gives_tells_how_near_one_came(monkeypatch: pytest.MonkeyPatch):
+    """So that one knows a value that will do."""
+    monkeypatch.setattr("fedntd.data.partition.MAX_DRAWS", 512)
+    with pytest.raises(
+        FedntdError, match=r"in 512 draws no split gave .*, the nearest \d+; lower partition\.min_size"
+    ) as told:
+        lda(balanced(10, 50), 10, generator(0, "p"), 0.1, min_size=45)
+    nearest = int(re.findall(r"nearest (\d+)", str(told.value))[0])
+    assert min(map(len, lda(balanced(10, 50), 10, generator(0, "p"), 0.1, min_size=nearest))) == nearest
+
+
 def test_hopeless_requests_are_refused_at_once():
     with pytest.raises(FedntdError, match=r"federation\.clients = 100.*at most 50 clients"):
         lda(balanced(10, 50), 100, generator(0, "p"), 0.1)
@@ -156,3 +169,19 @@ def test_the_seed_decides(partition):
     first, again, other = (partition(labels, 10, generator(seed, "partition")) for seed in (0, 0, 1))
     assert all((a == b).all() for a, b in zip(first, again, strict=True))
     assert any(len(a) != len(b) or (a != b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_what_no_draw_gives_is_looked_for_once(monkeypatch: pytest.MonkeyPatch):
+    """That takes seconds, and a sweep has the same partition for each of its methods."""
+    drawn: list[int] = []
+
+    def draw(*_: object) -> None:
+        drawn.append(1)
+        raise FedntdError("no split")
+
+    monkeypatch.setattr("fedntd.data.partition.first_valid_cuts", draw)
+    config = from_table({"seed": 987, "partition": {"name": "lda"}, "federation": {"clients": 3}})
+    for _ in range(3):
+        with pytest.raises(FedntdError, match=r"^no split$"):
+            deal(config, balanced(10, 50))
+    assert len(drawn) == 1

@@ -288,6 +288,8 @@ def test_image_folder_with_a_class_in_one_part_only(tmp_path):
 
 
 def test_image_folder_that_is_missing_or_empty(tmp_path):
+    with pytest.raises(FedntdError, match=r"data\.path: there is no folder .*scan$"):
+        readers.image_folder(tmp_path / "scan")
     for part in ("train", "test"):
         with pytest.raises(
             FedntdError, match=f"has no folder '{part}'; data.path must name a folder with train/<class>"

@@ -13,7 +13,8 @@ from fedntd.paper.item import Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.published import Published
 from fedntd.paper.render import draw
-from fedntd.paper.tables import Figures, Table, aside, tex, to_csv, to_html, to_latex, to_markdown
+from fedntd.paper.tables import Figures, Table, aside, to_csv, to_html, to_latex, to_markdown
+from fedntd.report.latex import tex
 
 PRINTED = Published(52.61, 0.43, 1.00)
 

@@ -1,7 +1,7 @@
 import pytest
 from make_runs import exact_run, methods_by_partitions, plain_record, settings, write_run
 
-from fedntd.report.charts import MOST_CURVES, curves
+from fedntd.report.charts import MOST_CURVES, MOST_METHODS, curves
 
 
 def test_a_group_is_one_line_and_its_failed_run_another(tmp_path):
@@ -45,3 +45,20 @@ def test_a_method_has_its_colour_and_a_setting_its_dash(tmp_path):
     for s in ("s=2", "s=5"):
         assert styles["fedavg", s][1] == styles["fedntd", s][1]
     assert len(set(styles.values())) == 4
+
+
+def test_the_hardest_setting_has_the_same_methods_as_the_easiest(tmp_path):
+    """Among all groups together, the best would be those of the easy setting alone."""
+    names = ["fedavg", "fedprox", "fednova", "scaffold", "moon", "fedntd", "fedlc", "fedrs", "fedexp"][
+        : MOST_METHODS + 2
+    ]
+    runs = [
+        exact_run(tmp_path / f"{name}{s}", [0.08 * s + 0.01 * i], algorithm=name, partition__s=s)
+        for i, name in enumerate(names)
+        for s in (2, 5, 10)
+    ]
+    drawn = curves(runs)
+    for facet in ("s=2", "s=5", "s=10"):
+        assert {curve.method for curve in drawn if curve.facet == facet} == {*names[2:]}
+    assert len(drawn) == 3 * MOST_METHODS
+    assert len({curve.colour for curve in drawn}) == MOST_METHODS

@@ -1,7 +1,7 @@
 import matplotlib
 import numpy as np
 import pytest
-from make_runs import make_run, plain_record, settings, write_run
+from make_runs import make_run, methods_by_partitions, plain_record, settings, write_run
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection
@@ -13,6 +13,7 @@ from fedntd.errors import FedntdError
 from fedntd.report import figures
 from fedntd.report.charts import curves
 from fedntd.report.figures import class_accuracy, learning_curves, local_curves, partition_figure, save_figures
+from fedntd.report.summary import group
 
 NAMES = {"class-accuracy", "consistency", "forgetting", "in-and-out-local", "learning-curves", "partition"}
 
@@ -92,6 +93,31 @@ class TestLines:
     def test_legend_names_every_run(self, two):
         figure = learning_curves(two)
         assert [text.get_text() for text in figure.legends[0].texts] == [curve.label for curve in curves(two)]
+
+    def test_a_panel_for_each_setting(self, tmp_path):
+        """On one scale, which holds all of them, and with one legend, of the methods."""
+        figure = learning_curves(methods_by_partitions(tmp_path))
+        one, other = figure.axes
+        assert [ax.get_title(loc="left") for ax in figure.axes] == ["s=2", "s=5"]
+        assert [ys(line(one, f"{name} s=2")) for name in ("fedavg", "fedntd")] == [[30.0], [50.0]]
+        assert [ys(line(other, f"{name} s=5")) for name in ("fedavg", "fedntd")] == [[80.0], [70.0]]
+        low, high = one.get_ylim()
+        assert low < 30
+        assert high > 80
+        assert other.get_ylim() == (low, high)
+        assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "fedntd"]
+
+    def test_cost_has_a_mark_for_each_setting_and_a_unit_that_fits(self, tmp_path):
+        runs = methods_by_partitions(tmp_path)  # 1,500 bytes and 2 seconds each
+        figure = figures.cost_figure(group(runs), curves(runs))
+        traffic, time = figure.axes
+        assert (traffic.get_xlabel(), time.get_xlabel()) == ("kB sent in both directions", "seconds a run")
+        points = [one[0] for one in traffic.containers]
+        assert {(xs(point)[0], ys(point)[0], point.get_marker()) for point in points} == {
+            *((1.5, accuracy, "o") for accuracy in (30.0, 50.0)),
+            *((1.5, accuracy, "s") for accuracy in (80.0, 70.0)),
+        }
+        assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "fedntd", "s=2", "s=5"]
 
     def test_a_dollar_in_a_name_is_no_formula(self, tmp_path):
         runs = [make_run(tmp_path / name, rounds=2, classes=["a$b$", "$_{"]) for name in ("$x_{", "$y_{")]

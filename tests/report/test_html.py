@@ -157,7 +157,25 @@ class TestPage:
         rows = Reader(file).rows
         assert rows[:3] == [["method", "s=2", "s=5"], ["fedntd", "50.00", "70.00"], ["fedavg", "30.00", "80.00"]]
         assert re.findall(r'<td class="n best"[^>]*>([\d.]+)', file.read_text())[:2] == ["50.00", "80.00"]
-        assert re.findall(r'data-facet="([^"]*)" data-measure="accuracy"', file.read_text()) == ["s=2", "s=5"]
+        for measure in ("accuracy", "forgetting", "similarity"):
+            found = re.findall(rf'<div class="chart[^>]* data-measure="{measure}"', file.read_text())
+            assert re.findall('data-facet="([^"]*)"', "".join(found)) == ["s=2", "s=5"]
+            assert len(found) == 2
+
+    @pytest.mark.parametrize(
+        ("bytes_up", "seconds", "traffic", "time"),
+        [(500, 0.5, "kB", "seconds"), (2e6, 90.0, "MB", "minutes"), (3e12, 4e3, "TB", "hours")],
+    )
+    def test_axes_of_cost_have_units_that_fit(self, tmp_path, bytes_up, seconds, traffic, time):
+        """A small model's traffic is nothing in GB."""
+        record = plain_record(1, 0.5, bytes_down=bytes_up, bytes_up=bytes_up, seconds=seconds)
+        runs = [write_run(tmp_path / m, settings(m, rounds=1), [record]) for m in ("fedavg", "fedntd", "fedprox")]
+        page = write_report(runs, tmp_path / "x.html").read_text()
+        assert page.count(f'data-x="{traffic} sent in both directions"') == 2
+        assert f'data-x="{time} a run"' in page
+        point = embedded(tmp_path / "x.html")["points"][0]
+        assert point["traffic"] == pytest.approx(2 * bytes_up / {"kB": 1e3, "MB": 1e6, "TB": 1e12}[traffic])
+        assert point["time"] == pytest.approx(seconds / {"seconds": 1, "minutes": 60, "hours": 3600}[time])
 
     def test_seeds_are_averaged(self, tmp_path):
         runs = [

@@ -44,5 +44,18 @@ def dealt(name: str, options: str, clients: int, seed: int, label_bytes: bytes) 
     return tuple(parts)
 
 
-# for the runs to come: methods are compared on one partition, and one by LDA can take seconds to draw
-kept = lru_cache(maxsize=64)(dealt)
+def kept(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...]:
+    """For the runs to come: methods are compared on one partition, and by LDA it can take seconds to draw, or to find
+    that there is none."""
+    found = tried(name, options, clients, seed, label_bytes)
+    if isinstance(found, str):
+        raise FedntdError(found)
+    return found
+
+
+@lru_cache(maxsize=64)
+def tried(name: str, options: str, clients: int, seed: int, label_bytes: bytes) -> tuple[Indices, ...] | str:
+    try:
+        return dealt(name, options, clients, seed, label_bytes)
+    except FedntdError as error:
+        return str(error)

@@ -77,7 +77,7 @@ def first_valid_cuts(
     sizes: list[int], clients: int, rng: np.random.Generator, alpha: float, min_size: int
 ) -> NDArray[np.int64]:
     """Where each class is cut among the clients, [class, client]. Many draws are made side by side: few are valid."""
-    draws = 256
+    draws, nearest = 256, 0
     limit = sum(sizes) / clients
     for _ in range(MAX_DRAWS // draws):
         shares = rng.standard_gamma(alpha, (draws, len(sizes), clients))  # a Dirichlet draw: gammas, normalised below
@@ -91,12 +91,14 @@ def first_valid_cuts(
             cuts[:, c] = np.cumsum(p / np.where(total > 0, total, 1), axis=1) * size
             cuts[:, c, -1] = size
             held += np.diff(cuts[:, c], prepend=0, axis=1)
-        valid = np.flatnonzero(possible & (held.min(1) >= min_size))
+        smallest = np.where(possible, held.min(1), 0)
+        valid = np.flatnonzero(smallest >= min_size)
         if len(valid):
             return cuts[valid[0]]
+        nearest = max(nearest, int(smallest.max()))
     raise FedntdError(
         f"partition.alpha = {alpha}: in {MAX_DRAWS:,} draws no split gave each of {clients} clients {min_size} "
-        f"samples; raise partition.alpha, or lower federation.clients or partition.min_size"
+        f"samples, the nearest {nearest}; lower partition.min_size or federation.clients, or raise partition.alpha"
     )
 
 

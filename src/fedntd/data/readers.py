@@ -170,6 +170,7 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
 
 def image_folder(folder: Path) -> tuple[Part, Part, tuple[str, ...]]:
     """DIR/train/<class>/* and DIR/test/<class>/*: grayscale if all images are, else RGB."""
+    require(folder.is_dir(), f"data.path: there is no folder {folder}")
     for part in ("train", "test"):
         require(
             (folder / part).is_dir(),

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedntd.paper.item import Cell, Results
 from fedntd.paper.published import Published
+from fedntd.report.latex import environment, tex
 
 
 @dataclass(frozen=True)
@@ -246,27 +247,6 @@ def to_html(table: Table) -> str:
     return f"<div class='scroll'><table>{top}\n<tbody>\n{body}\n</tbody></table></div>"
 
 
-P_OUT = "\ue000"  # stands for p̃, which is two characters
-# fmt: off
-TEX = str.maketrans({
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "±": r"$\pm$", "−": "$-$", "–": "--", "→": r"$\to$", "×": r"$\times$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
-    "α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "τ": r"$\tau$", "μ": r"$\mu$", "Λ": r"$\Lambda$",
-    "σ": r"$\sigma$", "ρ": r"$\rho$", "Σ": r"$\sum$", "…": r"\dots{}", P_OUT: r"$\tilde{p}$",
-    "≥": r"$\ge$", "≤": r"$\le$", "‖": r"$\|$", "∞": r"$\infty$", "✓": r"$\checkmark$", "✗": r"$\times$",
-})
-# fmt: on
-
-
-def tex(text: str) -> str:
-    """
-    >>> tex("50% of α=0.1 & s_2")
-    '50\\\\% of $\\\\alpha$=0.1 \\\\& s\\\\_2'
-    """
-    return text.replace("p\u0303", P_OUT).translate(TEX)
-
-
 def to_latex(table: Table) -> str:
     """A table environment; needs the packages booktabs, amssymb and graphicx."""
 
@@ -282,23 +262,9 @@ def to_latex(table: Table) -> str:
         lines = r" \\ ".join([first, *below])
         return rf"\shortstack{{{lines}}}" if below else first
 
-    lines = [
-        "% needs \\usepackage{booktabs,amssymb,graphicx}",
-        r"\begin{table}",
-        r"\centering\small",
-        rf"\caption{{{tex(f'{table.title}. {table.caption}')}}}",
-        rf"\label{{tab:{table.name}}}",
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",  # made smaller if it is too wide
-        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
-        r"\toprule",
-        " & ".join([tex(table.corner), *(tex(column) for column in table.columns)]) + r" \\",
-        r"\midrule",
-        *(" & ".join([tex(row), *(text(row, column) for column in table.columns)]) + r" \\" for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    rows = [[tex(row), *(text(row, column) for column in table.columns)] for row in table.rows]
+    head = [tex(name) for name in (table.corner, *table.columns)]
+    return environment(table.name, tex(f"{table.title}. {table.caption}"), head, rows)
 
 
 def to_csv(table: Table) -> str:

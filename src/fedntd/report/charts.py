@@ -8,13 +8,14 @@ import numpy as np
 
 from fedntd.config import Config
 from fedntd.report.summary import Group, group, labels
-from fedntd.report.wording import show, thing
+from fedntd.report.wording import SIZES, TIMES, axis_unit, show, thing
 from fedntd.runs import Run
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without those that are faint on white or on black
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
 DASHES = ("", "6 3", "2 2")
 MOST_CURVES = 14  # more than that no chart can tell apart
+MOST_METHODS = len(PALETTE)  # in charts of several settings, where a method has its colour and a setting its dash
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,15 @@ def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] 
     """Of more groups than a chart can show, those with the best final accuracy. `groups`, if they are at hand."""
     told = dict(zip((id(run) for run in runs), labels(runs), strict=True))
     lines: list[tuple[str, list[Run], Group]] = []
-    for g in best_groups(groups or group(runs, by)):
+    chosen = best_groups(groups or group(runs, by))
+    for g in chosen:
         if g.finished:
             lines.append((g.label, g.finished, g))
         if not (by and g.finished):
             lines += [(told[id(run)], [run], g) for run in g.runs if run.status != "finished"]
     lines = [line for line in lines if line[1][0].rounds] or lines  # what failed at once has nothing to draw
     finished_first = sorted(range(len(lines)), key=lambda i: lines[i][1][0].status != "finished")
-    lines = [lines[i] for i in sorted(finished_first[:MOST_CURVES])]
+    lines = [lines[i] for i in sorted(finished_first[: max(MOST_CURVES, len(chosen))])]
     methods = list(dict.fromkeys(g.method for *_, g in lines))
     facets = list(dict.fromkeys(g.facet for *_, g in lines))
     drawn = []
@@ -60,10 +62,28 @@ def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] 
 
 
 def best_groups(groups: Sequence[Group]) -> list[Group]:
-    """In their own order, but no more than a chart can show."""
-    ranked = sorted(groups, key=lambda g: -1.0 if g.mean("final") is None else g.means["final"], reverse=True)
-    chosen = {id(g) for g in ranked[:MOST_CURVES]}
-    return [g for g in groups if id(g) in chosen]
+    """In their own order, but no more than charts can show; of methods in several settings, each that is chosen in all
+    of its settings: the hardest of them would have none of the best groups, and nothing to be compared with."""
+    found: dict[str | int, list[float]] = {}
+    for g in groups:
+        found.setdefault(g.method or id(g), []).append(-1.0 if g.mean("final") is None else g.means["final"])
+    ranked = sorted(found, key=lambda name: sum(found[name]) / len(found[name]), reverse=True)
+    chosen = {*ranked[: MOST_METHODS if any(g.facet for g in groups) else MOST_CURVES]}
+    return [g for g in groups if (g.method or id(g)) in chosen]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The axes of charts of cost: a unit for what was sent in both directions, and one for the time of a run."""
+
+    traffic: tuple[str, float]  # its name, and how many bytes it has
+    time: tuple[str, float]  # and how many seconds
+
+    @staticmethod
+    def of(groups: Sequence[Group]) -> "Costs":
+        sent = [g.means["bytes_up"] + g.means["bytes_down"] for g in groups if g.means]
+        seconds = [g.means["seconds"] for g in groups if g.means]
+        return Costs(axis_unit(max(sent, default=0), SIZES), axis_unit(max(seconds, default=0), TIMES))
 
 
 def is_number(value: float | None) -> bool:

@@ -1,6 +1,6 @@
 """Figures for papers: each function takes runs and returns a matplotlib Figure; `save_figures` writes all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedntd.report.charts import (
     MOST_CURVES,
+    Costs,
     Curve,
     best_groups,
     curves,
@@ -34,9 +35,8 @@ def learning_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 
 def forgetting_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     figure = lines_figure(runs, "forgetting", "forgetting $F$", 1, by=by)
-    figure.axes[0].axhline(
-        0, color="#555555", linewidth=0.7, zorder=1
-    )  # below it, the model is better than ever before
+    for ax in figure.axes:
+        ax.axhline(0, color="#555555", linewidth=0.7, zorder=1)  # below it, the model is better than ever before
     return figure
 
 
@@ -48,23 +48,33 @@ def consistency_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 def lines_figure(
     runs: Sequence[Run], name: str, label: str, scale: float, top: float | None = None, by: Sequence[str] = ()
 ) -> Figure:
+    """One panel; of several methods in several settings, one for each setting, on one scale."""
+    drawn = [curve for curve in curves(runs, by) if curve.values(name)[0]]
+    facets = list(dict.fromkeys(curve.facet for curve in drawn)) or [""]
+    columns = len(facets) if len(facets) <= 3 else ceil(len(facets) / 2)
+    rows = ceil(len(facets) / columns)
     with styled():
-        figure = Figure(figsize=(5.6, 3.3), layout="constrained")
-        ax = figure.subplots()
-        drawn = [curve for curve in curves(runs, by) if curve.values(name)[0]]
-        for curve in drawn:
-            rounds, mean, std = curve.values(name)
-            draw(ax, curve, rounds, scale * mean, None if std is None else scale * std)
-        ax.set(xlabel="round", ylabel=label)
-        ax.set_ylim(top=top)
-        all_rounds(ax, runs)
+        size = (5.6, 3.3) if len(facets) == 1 else (7.2, 0.5 + 2.3 * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        axes = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+        for i, (ax, facet) in enumerate(zip(axes, facets, strict=False)):
+            for curve in drawn:
+                if curve.facet == facet:
+                    rounds, mean, std = curve.values(name)
+                    draw(ax, curve, rounds, scale * mean, None if std is None else scale * std)
+            ax.set(title=plain(facet), xlabel="round", ylabel="" if i % columns else label)
+            all_rounds(ax, runs)
+        axes[0].set_ylim(top=top)  # of all of them; only now, since it ends the fitting to what is drawn
+        for ax in axes[len(facets) :]:
+            ax.remove()
         legend(figure, drawn)
     return figure
 
 
 def draw(ax: Axes, curve: Curve, rounds: Sequence[int], mean: np.ndarray, std: np.ndarray | None) -> None:
     few = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
-    ax.plot(rounds, mean, color=curve.colour, linestyle=dashes(curve), label=plain(curve.label), **few)
+    style = "solid" if curve.facet else dashes(curve)  # a setting has a panel of its own
+    ax.plot(rounds, mean, color=curve.colour, linestyle=style, label=plain(curve.label), **few)
     if std is not None:
         ax.fill_between(rounds, mean - std, mean + std, color=curve.colour, alpha=0.16, linewidth=0)
     if curve.runs[0].status == "failed" and len(rounds):
@@ -188,11 +198,18 @@ def name_classes(ax: Axes, classes: Sequence[str]) -> None:
 
 def legend(figure: Figure, drawn: Sequence[Curve]) -> None:
     """Above the axes, where it can hide nothing; in as many columns as the labels leave room for."""
-    if len(drawn) > 1:
-        widest = max(len(curve.label) for curve in drawn)
-        figure.legend(loc="outside upper center", ncols=int(np.clip(70 // (widest + 6), 1, 4)))
+    if len(drawn) > 1 and drawn[0].facet:
+        methods = {curve.method: Line2D([], [], color=curve.colour, label=plain(curve.method)) for curve in drawn}
+        figure.legend(handles=[*methods.values()], loc="outside upper center", ncols=legend_columns(methods, 90))
+    elif len(drawn) > 1:
+        labels = [curve.label for curve in drawn]
+        figure.legend(loc="outside upper center", ncols=min(4, legend_columns(labels, 70)))
     elif drawn:
         figure.axes[0].set_title(plain(drawn[0].label))
+
+
+def legend_columns(labels: Iterable[str], letters: int) -> int:
+    return max(1, letters // (max(map(len, labels), default=0) + 6))
 
 
 def heat_figure(made: HeatMap) -> Figure:
@@ -216,41 +233,34 @@ def heat_figure(made: HeatMap) -> Figure:
 
 
 def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
-    """What each group cost and what came of it."""
+    """What each group cost and what came of it: a colour for each method, and a mark for each setting it was run in."""
     colours = {id(run): curve.colour for curve in drawn for run in curve.runs}
-
-    def filling(one: Group | Curve, colour: str) -> str:
-        """A method has its colour in all settings; only in the first of them is it filled."""
-        return colour if one.facet == groups[0].facet else "white"
-
+    facets = list(dict.fromkeys(g.facet for g in groups))
+    marks = dict(zip(facets, "os^Dv*", strict=False))
+    costs = Costs.of(groups)
     with styled():
         figure = Figure(figsize=(6.8, 3.2), layout="constrained")
         traffic, time = figure.subplots(1, 2, sharey=True)
         for g in groups:
             if not (g.finished and g.values["final"]):
                 continue
-            sent, minutes = (g.means["bytes_up"] + g.means["bytes_down"]) / 1e9, g.means["seconds"] / 60
-            for ax, x in ((traffic, sent), (time, minutes)):
-                colour = colours.get(id(g.finished[0]), GREY)
-                spread = 100 * (g.std("final") or 0)
-                ax.errorbar(
-                    *(x, 100 * g.means["final"], spread),
-                    fmt="o",
-                    color=colour,
-                    markersize=4,
-                    elinewidth=1,
-                    markerfacecolor=filling(g, colour),
-                )
-        traffic.set(xlabel="GB sent in both directions", ylabel="final test accuracy (%)")
-        time.set(xlabel="minutes a run")
+            sent = (g.means["bytes_up"] + g.means["bytes_down"]) / costs.traffic[1]
+            for ax, x in ((traffic, sent), (time, g.means["seconds"] / costs.time[1])):
+                colour, spread = colours.get(id(g.finished[0]), GREY), 100 * (g.std("final") or 0)
+                style = {"fmt": marks[g.facet], "color": colour, "markersize": 4, "elinewidth": 1}
+                ax.errorbar(x, 100 * g.means["final"], spread, **style)
+        traffic.set(xlabel=f"{costs.traffic[0]} sent in both directions", ylabel="final test accuracy (%)")
+        time.set(xlabel=f"{costs.time[0]} a run")
         for ax in (traffic, time):
             ax.set_xlim(left=0)
+        named = {curve.method or curve.label: ("o", curve.colour) for curve in drawn}
+        if len(facets) > 1:
+            named |= {facet: (mark, GREY) for facet, mark in marks.items()}
         handles = [
-            Line2D([], [], linestyle="", marker="o", color=c.colour, mfc=filling(c, c.colour), label=plain(c.label))
-            for c in drawn
+            Line2D([], [], linestyle="", marker=mark, color=colour, label=plain(name))
+            for name, (mark, colour) in named.items()
         ]
-        widest = max((len(c.label) for c in drawn), default=0)
-        figure.legend(handles=handles, loc="outside upper center", ncols=int(np.clip(90 // (widest + 6), 1, 5)))
+        figure.legend(handles=handles, loc="outside upper center", ncols=min(5, legend_columns(named, 90)))
     return figure
 
 

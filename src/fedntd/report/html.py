@@ -15,7 +15,7 @@ from fedntd.errors import require
 from fedntd.files import whole
 from fedntd.plan import cohort
 from fedntd.report import charts, compare, statistics, summary
-from fedntd.report.charts import Curve
+from fedntd.report.charts import Costs, Curve
 from fedntd.report.compare import Best, Extra, outcomes
 from fedntd.report.statistics import HeatMap
 from fedntd.report.summary import HEADINGS, Group
@@ -62,7 +62,7 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
     curves = charts.curves(runs, view.by, groups)
     partitions = charts.distinct_partitions(runs)
     many = len(runs) > MANY
-    best = compare.best_shown(groups)
+    best, costs = compare.best_shown(groups), Costs.of(groups)
     extras = statistics.extras(runs, view.baseline, view.target)
     headings = compare.headings(extras)
     told = dict(zip((id(run) for run in runs), labels, strict=True))
@@ -102,6 +102,7 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         differing=settings(runs, differing),
         settings=settings(runs[:1], [k for k in keys if k not in differing]) if many else settings(runs, keys),
         costs=[cost_row(run) for run in runs],
+        axes=costs,
         environment=environments(runs, many),
         partitions=[
             {"title": charts.partition_title(run.config), "most": int(run.counts.max())}
@@ -111,8 +112,8 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         js=text("report.js"),
         data=embedded(
             {
-                "curves": [curve_data(curve) for curve in curves],
-                "points": points(groups, curves),
+                "curves": [curve_data(curve, costs) for curve in curves],
+                "points": points(groups, curves, costs),
                 "classAccuracy": [
                     {"rows": run.classes, "z": [clean(record.class_accuracy, 4) for record in run.records]}
                     for run in panels
@@ -297,7 +298,7 @@ def heat_table(made: HeatMap | None) -> dict[str, Any] | None:
 # --- data for the charts ----------------------------------------------------------------------------------------
 
 
-def curve_data(curve: Curve) -> dict[str, Any]:
+def curve_data(curve: Curve, costs: Costs) -> dict[str, Any]:
     """Each measure as [places, means, standard deviations], for the places where it was measured."""
     data: dict[str, Any] = {
         "label": curve.label,
@@ -315,12 +316,12 @@ def curve_data(curve: Curve) -> dict[str, Any]:
         rounds, mean, _ = curve.values(name)
         data[name] = [rounds, clean(mean), clean(curve.values(f"{name}_std")[1])]
     traffic = curve.values("bytes_down")[1] + curve.values("bytes_up")[1]
-    data["traffic"] = [clean(np.cumsum(traffic) / 1e9), *data["accuracy"][1:]]
-    data["time"] = [clean(np.cumsum(curve.values("seconds")[1]) / 60), *data["accuracy"][1:]]
+    data["traffic"] = [clean(np.cumsum(traffic) / costs.traffic[1]), *data["accuracy"][1:]]
+    data["time"] = [clean(np.cumsum(curve.values("seconds")[1]) / costs.time[1]), *data["accuracy"][1:]]
     return data
 
 
-def points(groups: Sequence[Group], curves: Sequence[Curve]) -> list[dict[str, Any]]:
+def points(groups: Sequence[Group], curves: Sequence[Curve], costs: Costs) -> list[dict[str, Any]]:
     """Of each group what it cost and what came of it, for the charts of cost against accuracy."""
     colours = {id(run): curve.colour for curve in curves for run in curve.runs}
     return [
@@ -330,8 +331,8 @@ def points(groups: Sequence[Group], curves: Sequence[Curve]) -> list[dict[str, A
             "hollow": g.facet != groups[0].facet,
             "accuracy": g.means["final"],
             "spread": g.std("final"),
-            "minutes": g.means["seconds"] / 60,
-            "traffic": (g.means["bytes_up"] + g.means["bytes_down"]) / 1e9,
+            "time": g.means["seconds"] / costs.time[1],
+            "traffic": (g.means["bytes_up"] + g.means["bytes_down"]) / costs.traffic[1],
         }
         for g in groups
         if g.finished and g.values["final"]

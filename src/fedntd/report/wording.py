@@ -1,6 +1,7 @@
 """How settings and measured values are written for people."""
 
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Any
 
@@ -43,11 +44,22 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
+SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+TIMES = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+
+
 def size(count: float) -> str:
-    for unit, power in (("TB", 12), ("GB", 9), ("MB", 6), ("kB", 3)):
-        if count >= 10**power:
-            return f"{count / 10**power:.2f} {unit}"
-    return f"{count:.0f} B"
+    unit, least = axis_unit(count, SIZES)
+    return f"{count:.0f} B" if unit == "B" else f"{count / least:.2f} {unit}"
+
+
+def axis_unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """The unit of an axis that goes up to `largest`, so that its numbers are neither tiny nor huge, and its size.
+
+    >>> axis_unit(3e7, SIZES), axis_unit(0.5, TIMES)
+    (('MB', 1000000.0), ('seconds', 1.0))
+    """
+    return next((unit for unit in units if largest >= unit[1]), units[-1])
 
 
 def write_in_any_locale() -> None:
