@@ -177,7 +177,7 @@ def config_to_look_at(file: Path) -> Config:
             options = {key: value for key, value in section.items() if key != "name"}
             kind = type(getattr(config, name))
             made = Choice(section["name"], options) if name in CHOICES else tables.build(kind, section, f"{name}.")
-            object.__setattr__(config, name, made)
+            object.__setattr__(config, name, made)  # replace() would look for the code again
         return config
 
 
