@@ -109,6 +109,7 @@ class TestDifference:
 
     def test_the_same_difference_everywhere_has_no_p(self):
         assert paired_p(np.array([0.5, 0.75]), np.array([0.25, 0.5])) is None
+        assert paired_p(np.array([0.3, 0.4]), np.array([0.2, 0.3])) is None  # but for the last digit
 
     @pytest.mark.parametrize(
         ("text", "sentence"),
