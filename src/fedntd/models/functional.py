@@ -114,6 +114,9 @@ class Model:
         weights = {name: p.detach().clone().contiguous() for name, p in parameters.items()}
         require(bool(weights), "the model has no parameters to train")
         for name, w in weights.items():
+            require(
+                "/" not in name, f"the model's weights '{name}' have a / in their name, which checkpoints cannot keep"
+            )
             require(bool(w.isfinite().all()), f"the model's initial weights '{name}' are not finite")
         return weights
 
