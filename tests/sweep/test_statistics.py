@@ -227,6 +227,10 @@ class TestLeaderboard:
         found = leaderboard(runs).splitlines()[2:]
         assert found == ["| fedprox mu=2 | **70.00** | 1.0 |", "| fedprox mu=1 | 60.00 | 2.0 |"]
 
+    def test_nothing_right_is_0(self, tmp_path: Path):
+        runs = [made(tmp_path / name, [value], algorithm=name) for name, value in (("fedavg", 0.0), ("fedntd", 0.1))]
+        assert leaderboard(runs).splitlines()[2:] == ["| fedntd | **10.00** | 1.0 |", "| fedavg | 0.00 | 2.0 |"]
+
     def test_is_written_between_the_marks_of_a_page(self, sweep: list[Run], command: Command, tmp_path: Path):
         page = tmp_path / "page.md"
         page.write_text("before\n\n<!-- leaderboard -->\n\nold\n\n<!-- /leaderboard -->\n\nafter\n")
