@@ -171,6 +171,14 @@ class TestHeatMap:
         assert found.row_values == ["fedavg", "fedntd"]
         assert heat_map(sweep, ["seed"]) is None
 
+    def test_none_where_no_run_has_finished(self, tmp_path: Path):
+        runs = [
+            made(tmp_path / f"{lr}{s}", [0.1], "failed", optimiser__lr=lr, partition__s=s)
+            for lr in (0.1, 0.02)
+            for s in (2, 10)
+        ]
+        assert heat_map(runs) is None
+
 
 class TestLeaderboard:
     def test_places_and_bold(self, tmp_path: Path):
