@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from fedntd import Config, FedntdError, configure
 from fedntd.algorithms.released import RELEASED
+from fedntd.choices import Choice
+from fedntd.data.partition import PARTITIONS
 from fedntd.presets import TABLE1, preset, released_values
 from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settings
 
@@ -133,6 +135,16 @@ configs = st.fixed_dictionaries(
 def test_written_and_read_it_is_the_same(table: dict):
     config = from_table(table)
     assert from_table(tomllib.loads(to_toml(config))) == config
+
+
+def test_a_partition_of_ones_own_may_take_tables(monkeypatch: pytest.MonkeyPatch):
+    def mine(labels: object, clients: int, rng: object, owners: dict, cuts: list) -> list:
+        return []
+
+    monkeypatch.setitem(PARTITIONS, "mine", mine)
+    options = {"owners": {"cats & dogs": [1, 2], "rest": {}}, "cuts": [{"at": 0.5, "to": "Ada"}, math.inf]}
+    config = from_table({"partition": {"name": "mine", **options}})
+    assert from_table(tomllib.loads(to_toml(config))).partition == Choice("mine", options)
 
 
 def test_settings_from_the_command_line():

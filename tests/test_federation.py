@@ -229,6 +229,12 @@ def test_dropout_without_a_layer_is_found_out(blobs: Dataset, make_config: MakeC
         Federation(make_config(), blobs, nn.Sequential(nn.Linear(2, 3), Dropping(always=True)))
 
 
+def test_a_network_that_changes_its_buffers_is_refused(blobs: Dataset, make_config: MakeConfig):
+    steep = nn.utils.parametrizations.spectral_norm(nn.Linear(2, 16))
+    with pytest.raises(FedntdError, match="the model changes its buffers in forward, so that no run could be repeated"):
+        Federation(make_config(), blobs, nn.Sequential(steep, nn.Linear(16, 3)))
+
+
 @pytest.mark.parametrize(("net", "sentence"), [
     (lambda shape: nn.Linear(shape[0] * shape[1], 3), r"cannot be built for samples of shape \[2\] and 3 classes: I"),
     (lambda shape: "no network", "is a str, not a torch.nn.Module"),

@@ -296,6 +296,18 @@ def test_a_damaged_file_of_a_run_to_resume_is_one_sentence(
     assert len(numbers(folder)) == 3
 
 
+def test_a_finished_run_without_its_checkpoint_keeps_its_records(
+    tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
+):
+    """Some delete what is large."""
+    list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
+    (tmp_path / "run/checkpoint.safetensors").unlink()
+    with pytest.raises(FedntdError, match=r"has finished, but its checkpoint is gone, .*put a copy back, or delete"):
+        list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run", resume=True))
+    assert len(numbers(tmp_path / "run")) == 3
+    assert read_run(tmp_path / "run").status == "finished"
+
+
 def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
     list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
     file = tmp_path / "run/records.jsonl"

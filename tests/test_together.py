@@ -1,6 +1,7 @@
 """Several runs trained in one step: each has the records and the folder that it would have alone."""
 
 import dataclasses
+import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,30 @@ def test_what_does_not_fit_into_memory_is_trained_in_parts(
     monkeypatch.setattr(Vectorised, "train_chunk", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
     with pytest.raises(FedntdError, match="does not fit into the device's memory"):
         list(Federation(config, blobs, tiny_net()))
+
+
+def test_memory_that_only_a_forgotten_run_holds_is_there_for_the_next(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+):
+    config = make_config(engine="vectorised", federation={"ratio": 1.0})
+    gc.disable()  # it would find the run by itself, but not at once
+    try:
+        former = Federation(config, blobs, tiny_net())
+        former.play_round()
+        forgotten = weakref.ref(former.engine)
+        del former
+        assert forgotten()
+        train_chunk = Vectorised.train_chunk
+
+        def one_engine_fits(self: Vectorised, *rest):
+            if forgotten():
+                raise torch.OutOfMemoryError
+            return train_chunk(self, *rest)
+
+        monkeypatch.setattr(Vectorised, "train_chunk", one_engine_fits)
+        assert len(list(Federation(config, blobs, tiny_net()))) == config.federation.rounds
+    finally:
+        gc.enable()
 
 
 def test_runs_that_do_not_fit_into_memory_together_go_on_in_smaller_groups(

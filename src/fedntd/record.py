@@ -139,6 +139,11 @@ class RunFolder:
         """The state of the last checkpoint and the records up to it; None if there is no checkpoint yet."""
         file = self.path / "checkpoint.safetensors"
         state = load_checkpoint(file, device) if file.exists() else None
+        require(
+            bool(state or not self.has_finished),
+            f"{self.path} has finished, but its checkpoint is gone, without which it would be trained anew: "
+            f"{or_anew(self.path)}",
+        )
         kept = state.round if state else 0
         rounds = self.config.federation.rounds
         require(
@@ -160,6 +165,12 @@ class RunFolder:
         self.put("records.jsonl", "".join(to_line(r) for r in records))
         self.recorded_round = self.saved_round = kept
         return (state, records) if state else None
+
+    @property
+    def has_finished(self) -> bool:
+        with suppress(FedntdError, AttributeError):  # a damaged status is written anew
+            return read_json(self.path / "status.json").get("status") == "finished"
+        return False
 
     def append(self, record: Record) -> None:
         with writing(self.path), open(self.path / "records.jsonl", "a", encoding="utf-8") as file:

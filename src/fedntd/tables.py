@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -157,8 +158,23 @@ def to_toml(config: Config) -> str:
 
 
 def toml_line(key: str, value: Any) -> str:
-    # JSON's strings, numbers, booleans and lists of them are TOML's, but for one character that TOML wants escaped.
-    return f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+    return f"{key} = {toml_value(value)}"
+
+
+def toml_value(value: Any) -> str:
+    """What has no other form here, such as a date, goes in as text, so that the key's own check tells of it.
+
+    >>> toml_value({"shares": [0.5, math.inf], "of": {"cats": True}})
+    '{"shares" = [0.5, inf], "of" = {"cats" = true}}'
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{toml_value(key)} = {toml_value(v)}" for key, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    # JSON's strings, numbers and booleans are TOML's, but for one character that TOML wants escaped
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -77,8 +77,17 @@ def stack(trees: Sequence[Tree]) -> dict:
 
 
 def weighted_mean(stacked: Tree, p: Tensor) -> dict:
-    """sum_k p_k tree_k over the leading client axis; `p` sums to 1."""
-    return map(lambda leaf: (p.to(leaf.dtype).view(-1, *[1] * (leaf.ndim - 1)) * leaf).sum(0), stacked)
+    """sum_k p_k tree_k over the leading client axis; `p` sums to 1.
+
+    >>> weighted_mean({"w": torch.tensor([1.0, 3.0]), "steps": torch.tensor([10, 20])}, torch.tensor([0.5, 0.5]))
+    {'w': tensor(2.), 'steps': tensor(15.)}
+    """
+
+    def mean(leaf: Tensor) -> Tensor:
+        shares = p.to(leaf.dtype) if leaf.is_floating_point() else p  # as whole numbers they would be 0
+        return (shares.view(-1, *[1] * (leaf.ndim - 1)) * leaf).sum(0)
+
+    return map(mean, stacked)
 
 
 def copy_(mine: Tree, new: Tree) -> None:

@@ -14,6 +14,7 @@ is filled up with a real sample, and masked.
 The clients may belong to several runs, each with its own global weights, learning rate and hyper-parameters.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -105,6 +106,7 @@ class Vectorised:
             prepared = self.prepare(prepared.tasks)
 
     def give_back_memory(self) -> None:
+        gc.collect()  # engines of former runs are parts of cycles, and may hold what this one needs
         if self.on_gpu:
             torch.cuda.empty_cache()
 

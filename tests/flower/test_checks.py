@@ -1,12 +1,13 @@
 """What is checked of a site before it takes part, and of each update before it is used."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from loop import LoopGrid, play
 from safetensors.torch import load_file
 from world import TABLE
@@ -16,6 +17,7 @@ from fedntd.data.dataset import Part
 from fedntd.files import read_json
 from fedntd.flower import sites
 from fedntd.flower.messages import Hello, Report, Settings, check_hello, check_report, check_update, read_hello
+from fedntd.flower.server_app import read_counts
 from fedntd.flower.site import Samples, held_out, site_number
 from fedntd.record import load_checkpoint
 from fedntd.tables import from_table
@@ -65,6 +67,10 @@ def test_a_strange_first_message_is_no_crash():
         read_hello(ConfigRecord({**GOOD._asdict(), "counts": "many"}))
     with pytest.raises(FedntdError, match="cannot be read"):
         read_hello(ConfigRecord({**GOOD._asdict(), "number": True}))
+    with pytest.raises(FedntdError, match="cannot be read"):
+        read_hello(ConfigRecord({**GOOD._asdict(), "classes": [0, 1, 2]}))
+    with pytest.raises(FedntdError, match="cannot be read"):
+        read_hello(ConfigRecord({**GOOD._asdict(), "shape": ["two"]}))
 
 
 def test_a_good_update_passes():
@@ -94,12 +100,33 @@ def test_a_bad_update_is_refused(change: dict, sentence: str):
         (Report(-7, 0.1, 1.0), "trained on -7 samples"),
         (Report(7, float("nan"), 1.0), "not a number"),
         (Report(7, float("inf"), 1.0), "not a number"),
+        (Report(7, 0.1, 1.0, [5.0], 0.2), r"what it measured is not numbers: \(\[5\.0\], 0\.2\)"),  # pyright: ignore
     ],
 )
 def test_a_strange_report_is_refused(report: Report, sentence: str):
     check_report(Report(7, 0.1, 1.0), samples=7)
     with pytest.raises(FedntdError, match=sentence):
         check_report(report, samples=7)
+
+
+@pytest.mark.parametrize(
+    ("correct", "total", "loss"),
+    [
+        ([2, 3], [1, 4], 0.1),
+        ([-1, 3], [2, 4], 0.1),
+        ([1], [2], 0.1),
+        ([1, 3], [2, 4], math.nan),
+        ([math.inf, 3], [math.inf, 4], 0.1),
+    ],
+)
+def test_strange_counts_are_refused(correct: list, total: list, loss: float):
+    def answer(*numbers: object) -> Message:
+        counts = dict(zip(("correct", "total", "loss"), numbers, strict=True))
+        return Message(RecordDict({"counts": ConfigRecord(counts)}), 1, "evaluate")  # pyright: ignore
+
+    assert read_counts(answer([1.0, 3.0], [2.0, 4.0], 0.5), classes=2).accuracy == pytest.approx(4 / 6)
+    with pytest.raises(FedntdError, match="its counts are not believable"):
+        read_counts(answer([float(n) for n in correct], [float(n) for n in total], loss), classes=2)
 
 
 def test_a_site_must_say_its_number():
@@ -117,6 +144,8 @@ def test_samples_need_not_have_all_classes_but_must_be_right():
     Samples(Part(torch.zeros(2, 3), torch.tensor([1, 1])), ("a", "b", "c"))
     with pytest.raises(FedntdError, match=r"the samples: labels run from 0 to 3, but must lie in 0\.\.2"):
         Samples(Part(torch.zeros(2, 3), torch.tensor([0, 3])), ("a", "b", "c"))
+    with pytest.raises(FedntdError, match=r"the samples: classes are named by text, not by \[0\]"):
+        Samples(Part(torch.zeros(2, 3), torch.tensor([1, 1])), (0, 1))  # pyright: ignore
     with pytest.raises(FedntdError, match="the held-out samples: 2 samples but 1 labels"):
         Samples(Part(torch.zeros(1, 3), torch.tensor([0])), ("a",), test=Part(torch.zeros(2, 3), torch.tensor([0])))
 

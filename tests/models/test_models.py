@@ -1,3 +1,5 @@
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -267,6 +269,8 @@ def test_a_model_that_does_not_fit_is_told_in_one_sentence():
     broken.bias.data[0] = float("nan")
     with pytest.raises(FedntdError, match="'bias' are not finite"):
         Model(broken).check(batch, classes=3)
+    with pytest.raises(FedntdError, match=r"'in/out\.weight' have a / in their name, which checkpoints cannot keep"):
+        Model(nn.Sequential(OrderedDict({"in/out": nn.Linear(7, 3)}))).check(batch, classes=3)
     for shape in ((7,), (28, 28, 3)):
         with pytest.raises(FedntdError, match=r"model 'cnn' takes images .* of at least 4x4 pixels, not samples"):
             build("cnn", shape)

@@ -171,6 +171,14 @@ class TestHeatMap:
         assert found.row_values == ["fedavg", "fedntd"]
         assert heat_map(sweep, ["seed"]) is None
 
+    def test_none_where_no_run_has_finished(self, tmp_path: Path):
+        runs = [
+            made(tmp_path / f"{lr}{s}", [0.1], "failed", optimiser__lr=lr, partition__s=s)
+            for lr in (0.1, 0.02)
+            for s in (2, 10)
+        ]
+        assert heat_map(runs) is None
+
 
 class TestLeaderboard:
     def test_places_and_bold(self, tmp_path: Path):
@@ -226,6 +234,10 @@ class TestLeaderboard:
         runs = [made(tmp_path / str(mu), [0.5 + mu / 10], algorithm="fedprox", algorithm__mu=mu) for mu in (1.0, 2.0)]
         found = leaderboard(runs).splitlines()[2:]
         assert found == ["| fedprox mu=2 | **70.00** | 1.0 |", "| fedprox mu=1 | 60.00 | 2.0 |"]
+
+    def test_nothing_right_is_0(self, tmp_path: Path):
+        runs = [made(tmp_path / name, [value], algorithm=name) for name, value in (("fedavg", 0.0), ("fedntd", 0.1))]
+        assert leaderboard(runs).splitlines()[2:] == ["| fedntd | **10.00** | 1.0 |", "| fedavg | 0.00 | 2.0 |"]
 
     def test_is_written_between_the_marks_of_a_page(self, sweep: list[Run], command: Command, tmp_path: Path):
         page = tmp_path / "page.md"

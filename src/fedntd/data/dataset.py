@@ -74,6 +74,10 @@ def check_part(
         x.dtype in (torch.uint8, torch.int64) or x.is_floating_point(),
         f"{where}: samples must be uint8 images, floating-point or int64, not {x.dtype}",
     )
+    nameless = [c for c in classes if not isinstance(c, str)]
+    require(
+        not nameless, f"{where}: classes are named by text, not by {nameless[:1]}; map(str, ...) makes names of them"
+    )
     require(
         bool(y.min() >= 0) and int(y.max()) < len(classes),
         f"{where}: labels run from {int(y.min())} to {int(y.max())}, but must lie in "

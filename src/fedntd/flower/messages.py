@@ -137,7 +137,8 @@ def read_hello(record: ConfigRecord) -> Hello:
             f"its first message says nothing about {missing}; is its fedntd of another version?"
         ) from None
     right = (int, str, str, list, list, list, str, bool, bool)
-    if any(type(value) is not kind for value, kind in zip(found, right, strict=True)):
+    fits = all(type(value) is kind for value, kind in zip(found, right, strict=True))
+    if not fits or {*map(type, found.classes)} - {str} or {*map(type, found.shape)} - {int}:
         raise FedntdError("its first message cannot be read; is its fedntd of another version?")
     return found
 
@@ -231,7 +232,8 @@ def check_report(report: Report, samples: int) -> None:
         type(report.samples) is int and report.samples == samples,
         f"it says that it trained on {report.samples} samples, but it has {samples}",
     )
-    numbers = (report.loss, report.seconds)
+    numbers, measured = (report.loss, report.seconds), (report.right, report.summed_loss)
     require(
         all(isinstance(n, float) and math.isfinite(n) for n in numbers), f"its loss or time is not a number: {numbers}"
     )
+    require(all(isinstance(n, float) for n in measured), f"what it measured is not numbers: {measured}")

@@ -335,6 +335,6 @@ def read_counts(message: Message, classes: int) -> Counts:
         raise
     except Exception as error:  # whatever strange bytes can lead to
         raise FedntdError(f"its counts cannot be read: {error}") from error
-    right = correct.shape == total.shape == (classes,) and loss.isfinite()
+    right = correct.shape == total.shape == (classes,) and total.isfinite().all() and loss.isfinite()
     require(bool(right and (correct >= 0).all() and (correct <= total).all()), "its counts are not believable")
     return Counts(correct, total, loss)

@@ -114,6 +114,9 @@ class Model:
         weights = {name: p.detach().clone().contiguous() for name, p in parameters.items()}
         require(bool(weights), "the model has no parameters to train")
         for name, w in weights.items():
+            require(
+                "/" not in name, f"the model's weights '{name}' have a / in their name, which checkpoints cannot keep"
+            )
             require(bool(w.isfinite().all()), f"the model's initial weights '{name}' are not finite")
         return weights
 
@@ -158,7 +161,9 @@ class Model:
 
     def check(self, batch: Batch, classes: int) -> None:
         """Run one batch, so that a network that does not fit the data is told at once, in one sentence. One that draws
-        in `forward`, without a layer for it, is found out as well."""
+        in `forward`, without a layer for it, is found out as well; and one that changes its buffers there: they would
+        depend on which worker trained which clients, and no checkpoint has them."""
+        buffers = [buffer.clone() for buffer in self.module.buffers()]
         try:
             with torch.no_grad(), torch.random.fork_rng([batch.x.device] if batch.x.is_cuda else []):
                 before = random_state(batch.x)
@@ -172,6 +177,11 @@ class Model:
         except Exception as error:  # whatever a network of the user's own does with samples it is not made for
             samples = f"{'' if batch.x.is_floating_point() else 'integer '}samples of shape {list(batch.x.shape[1:])}"
             raise FedntdError(f"the model cannot take {samples}: {reason(error)}") from error
+        require(
+            all(map(torch.equal, buffers, self.module.buffers())),
+            "the model changes its buffers in forward, so that no run could be repeated; leave out what does so, such "
+            "as spectral norms, or track_running_stats=True of nn.InstanceNorm2d",
+        )
         require(
             even,
             "the model draws random numbers in tests, too; use nn.Dropout, or F.dropout(..., training=self.training)",

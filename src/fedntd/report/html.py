@@ -272,7 +272,7 @@ def environments(runs: Sequence[Run], many: bool) -> list[tuple[str, list[str]]]
 
 def heat_table(made: HeatMap | None) -> dict[str, Any] | None:
     """Each cell's text, how many runs it is of, and its place between the lowest and the highest value."""
-    if made is None or np.isnan(made.values).all():
+    if made is None:
         return None
     low, high = float(np.nanmin(made.values)), float(np.nanmax(made.values))
 

@@ -61,7 +61,7 @@ def leaderboard(runs: Sequence[Run]) -> str:
     def mean(method: str, column: str) -> float:
         """-1 where there is none, to be below all others."""
         one = scores[method].get(column)
-        return (one.mean(MEASURE) if one else None) or -1.0
+        return one.means.get(MEASURE, -1.0) if one else -1.0
 
     whole = [m for m in scores if all(c in scores[m] and seeds_of(scores[m][c]) == seeds for c in columns)]
     best = {column: max((mean(method, column) for method in whole), default=None) for column in columns}

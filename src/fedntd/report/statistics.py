@@ -180,7 +180,8 @@ class HeatMap:
 
 
 def heat_map(runs: Sequence[Run], by: Sequence[str] = ()) -> HeatMap | None:
-    """Of the two settings `by`, or of the only two in which the runs differ, the seed aside; else None."""
+    """Of the two settings `by`, or of the only two in which the runs differ, the seed aside; else None, as where no run
+    has finished."""
     keys = list(by) or telling(runs)
     if len(keys) != 2:
         return None
@@ -195,8 +196,9 @@ def heat_map(runs: Sequence[Run], by: Sequence[str] = ()) -> HeatMap | None:
         for axis, key, place in zip(axes, keys, at, strict=True):
             axis[place] = run.settings[key]
     rows, columns = map(in_order, axes)
-    if len(rows) < 2 or len(columns) < 2 or len(cells) <= max(len(rows), len(columns)):
-        return None  # that is a list, not a map
+    is_list = len(rows) < 2 or len(columns) < 2 or len(cells) <= max(len(rows), len(columns))
+    if is_list or not any(cells.values()):
+        return None
     found = [[cells.get((row, column), []) for column in columns] for row in rows]
     return HeatMap(
         keys[0],

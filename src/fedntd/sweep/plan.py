@@ -13,7 +13,6 @@ Whatever is given is combined: each of `runs` with each point of the grid, each 
 
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from fedntd.config import Config
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.grid import expand
 from fedntd.report.wording import show, thing
-from fedntd.tables import from_table, identity, read, with_settings
+from fedntd.tables import from_table, identity, read, toml_value, with_settings
 from fedntd.together import shape
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
@@ -166,13 +165,7 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
 
 
 def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    """What JSON has no word for, such as a date, goes in as text, so that the key's own check tells of it."""
-
-    def told(value: Any) -> str:
-        endless = isinstance(value, float) and not math.isfinite(value)  # TOML writes inf, JSON Infinity
-        return str(value) if endless else json.dumps(value, ensure_ascii=False, default=str)
-
-    return with_settings(table, [f"{key}={told(value)}" for key, value in changes.items()])
+    return with_settings(table, [f"{key}={toml_value(value)}" for key, value in changes.items()])
 
 
 # --- runs and their names ---------------------------------------------------------------------------------------
