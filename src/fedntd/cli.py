@@ -17,6 +17,7 @@ from rich.table import Table
 from fedntd import __version__
 from fedntd.algorithms.cli import algorithms
 from fedntd.bench import measure_speed
+from fedntd.collector import collector_paused
 from fedntd.config import Config
 from fedntd.data.cli import AsJson, Settings
 from fedntd.data.cli import app as data_app
@@ -35,7 +36,7 @@ from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing, write_in_any_locale
 from fedntd.rounds import Diverged
-from fedntd.runs import collector_paused, read_run, read_runs
+from fedntd.runs import read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
