@@ -31,7 +31,7 @@ def in_lines(outcomes: Outcomes, configs: Sequence[Config], names: Sequence[str]
         if isinstance(outcome, Record):
             label = f"{title(configs[i])}, {names[i]}" if names[i] else title(configs[i])
             line = f"{label}  round {outcome.round}/{configs[i].federation.rounds}"
-            line += f"  accuracy {100 * outcome.accuracy:.2f} %  F {outcome.forgetting:.3f}  {outcome.seconds:.2f} s"
+            line += f"  accuracy {100 * outcome.accuracy:.2f} %  F {outcome.forgetting:z.3f}  {outcome.seconds:.2f} s"
             print(line, file=sys.stderr, flush=True)
         yield i, outcome
 
@@ -64,7 +64,7 @@ def in_a_bar(outcomes: Outcomes, config: Config, console: Console) -> Outcomes:
                     task,
                     completed=outcome.round,
                     accuracy=f"{100 * outcome.accuracy:5.2f} %",
-                    forgetting=f"{outcome.forgetting:.3f}",
+                    forgetting=f"{outcome.forgetting:z.3f}",
                     speed=f"{outcome.seconds:.2f} s/round",
                 )
             yield i, outcome

@@ -19,9 +19,13 @@ def thing(name: str) -> str:
 
 
 def figure(key: str, value: float | None) -> str:
+    """
+    >>> figure("forgetting", -0.0001), figure("final", 0.5)
+    ('0.000', '50.00')
+    """
     if value is None:
         return "–"
-    return f"{value:.3f}" if key == "forgetting" else f"{100 * value:.2f}"
+    return f"{value:z.3f}" if key == "forgetting" else f"{100 * value:.2f}"
 
 
 def count(number: int, what: str) -> str:

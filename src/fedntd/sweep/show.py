@@ -162,7 +162,7 @@ def say(text: str) -> None:
 def line(row: Row) -> str:
     if row.status == "failed":
         return f"failed after round {row.round}: {row.reason}"
-    return f"finished  accuracy {percent(row.accuracy)} %  F {row.forgetting:.3f}  {duration(row.seconds)}"
+    return f"finished  accuracy {percent(row.accuracy)} %  F {row.forgetting:z.3f}  {duration(row.seconds)}"
 
 
 def percent(value: float | None) -> str:
@@ -182,7 +182,7 @@ def live_table(board: Board, console: Console) -> Group:
     shown = rows if len(rows) <= room else rows[: room - 1]
     for row in shown:
         bar = ProgressBar(row.rounds, row.round, complete_style=STYLES[row.status], finished_style=STYLES[row.status])
-        forgetting = "–" if row.forgetting is None else f"{row.forgetting:.3f}"
+        forgetting = "–" if row.forgetting is None else f"{row.forgetting:z.3f}"
         told = Text(row.status, style=STYLES[row.status])
         table.add_row(Text(row.name), bar, f"{row.round}/{row.rounds}", percent(row.accuracy), forgetting, told)
     if len(shown) < len(rows):
