@@ -44,6 +44,13 @@ def test_a_running_mean_is_the_mean_of_all():
     torch.testing.assert_close(mean["a"][0], wanted["a"])
 
 
+def test_the_mean_of_whole_numbers_need_not_be_one():
+    running = RunningMean({"steps": torch.tensor(10)})
+    for k, steps in enumerate((10, 15)):
+        running.add(k, {"steps": torch.tensor(steps)}, 1.0)
+    assert running.uploads()[0]["steps"].tolist() == [12.5]
+
+
 def test_a_running_mean_keeps_no_upload():
     up = {"delta": {"w": torch.ones(1000)}}
     running = RunningMean(up)

@@ -53,8 +53,12 @@ class RunningMean:
 
     def uploads(self) -> tuple[dict, Tensor]:
         """As `aggregate` wants them: one upload, of weight 1."""
-        mean = tree.map(lambda total, leaf: (total / self.total).to(leaf.dtype)[None], self.sum, self.like)
-        return mean, torch.ones(1)
+
+        def mean(total: Tensor, leaf: Tensor) -> Tensor:
+            kind = leaf.dtype if leaf.is_floating_point() else None  # the mean of whole numbers need not be one
+            return (total / self.total).to(kind)[None]
+
+        return tree.map(mean, self.sum, self.like), torch.ones(1)
 
 
 @dataclass
