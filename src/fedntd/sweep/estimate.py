@@ -1,6 +1,5 @@
 """What a sweep will take, from a few rounds of each group."""
 
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -78,6 +77,11 @@ def measure(group: Sequence[Job]) -> tuple[float, float, int, str]:
 
 
 def process_memory() -> int:
+    """0 where it is not to be had."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such module
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
