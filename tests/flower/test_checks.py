@@ -272,6 +272,22 @@ def test_two_that_claim_one_number(tmp_path: Path):
     assert all(line.count('"used"') == 1 for line in (tmp_path / "run/sites.jsonl").read_text().splitlines())
 
 
+def test_a_second_waits_also_while_the_first_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whose answer comes only when others have been looked for some times."""
+    pulled, pull = Counter(), LoopGrid.pull_messages
+
+    def later(self: LoopGrid, ids: Iterable[str]) -> list[Message]:
+        pulled.update(ids := list(ids))
+        return pull(self, [id for id in ids if pulled[id] > 5])
+
+    monkeypatch.setattr(LoopGrid, "pull_messages", later)
+    nodes = [{}, {}, {}, {"partition-id": 1, "name": "impostor", "few": 2}]
+    table = {**TABLE, "federation": {**TABLE["federation"], "ratio": 1.0}}
+    play(table, tmp_path / "run", held_out(from_table(table)), nodes)
+    assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]] * 3
+    assert "impostor" not in (tmp_path / "run/sites.jsonl").read_text()
+
+
 def test_nodes_of_another_federation_are_not_taken_for_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """They are turned away at once; the sites, which introduce themselves one after the other, are waited for."""
     pulled, pull = Counter(), LoopGrid.pull_messages

@@ -72,7 +72,7 @@ class Sites:
         self.turned_away: dict[int, str] = {}  # nodes that cannot take part, and why
         self.node_of: dict[int, int] = {}  # the node that a site is now
         self.hellos: dict[int, Hello] = {}  # of every site that was ever admitted
-        self.silent: set[int] = set()  # sites that did not answer the last time
+        self.silent: set[int] = set()  # nodes that did not answer the last time
         self.failures: Counter[int] = Counter()  # refused updates in succession
         self.unfit: set[int] = set()  # sites whose node was turned away
         self.left_out: dict[int, str] = {}  # sites whose updates are not wanted any more, and why
@@ -127,7 +127,7 @@ class Sites:
         """Admit a node or turn it away. One that claims the number of a site that is there must wait: it may be that
         site, started anew before its end was noticed, or another."""
         k = hello.number
-        if self.node_of.get(k, node) in present - {node} and k not in self.silent:
+        if self.node_of.get(k, node) in present - self.silent - {node}:
             return False
         try:
             check_hello(hello, wanted, self.clients, self.settings.max_samples)
@@ -137,7 +137,7 @@ class Sites:
             return True
         log(INFO, "%s is there: site %d, %d samples", hello.name, k, sum(hello.counts))
         self.node_of[k], self.hellos[k] = node, hello
-        self.silent.discard(k)
+        self.silent.discard(node)
         self.unfit.discard(k)
         return True
 
@@ -165,18 +165,19 @@ class Sites:
     def ask(self, kind: str, questions: dict[int, RecordDict]) -> Iterator[tuple[int, Message]]:
         """Send each site its question; hand out the answers as they come, until all are there or the time is up."""
         deadline = time.monotonic() + self.settings.time_limit
-        waiting = {id: k for k, question in questions.items() for id in self.send(question, self.node_of[k], kind)}
-        self.silent.update(questions)
+        nodes, heard = {k: self.node_of[k] for k in questions}, set()
+        waiting = {id: k for k, question in questions.items() for id in self.send(question, nodes[k], kind)}
         while True:
             for message in self.answers(waiting):
                 k = waiting.pop(message.metadata.reply_to_message_id)
                 if not unreachable(message):
-                    self.silent.discard(k)
+                    heard.add(nodes[k])
                     yield k, message
             if not waiting or time.monotonic() >= deadline:
-                return
+                break
             self.greet()
             time.sleep(POLL)
+        self.silent = (self.silent | {*nodes.values()}) - heard  # only now: until then, a site may be at work
 
     def send(self, question: RecordDict, node: int, kind: str) -> list[str]:
         """The number of the message; none if the node has just gone."""
