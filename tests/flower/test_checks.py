@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from loop import LoopGrid, play
 from safetensors.torch import load_file
 from world import TABLE
@@ -16,7 +16,16 @@ from fedntd import Federation, FedntdError, read_run
 from fedntd.data.dataset import Part
 from fedntd.files import read_json
 from fedntd.flower import sites
-from fedntd.flower.messages import Hello, Report, Settings, check_hello, check_report, check_update, read_hello
+from fedntd.flower.messages import (
+    Hello,
+    Report,
+    Settings,
+    check_hello,
+    check_report,
+    check_update,
+    read_hello,
+    read_update,
+)
 from fedntd.flower.server_app import read_counts
 from fedntd.flower.site import Samples, held_out, site_number
 from fedntd.record import load_checkpoint
@@ -47,6 +56,8 @@ def test_a_site_that_fits_is_admitted():
         ({"weights": '{"w": [[2, 3], "float64"]}'}, r"'w' is \[2, 3\] \(float64\) there"),
         ({"weights": '{"v": [[2, 3], "float32"]}'}, r"'v' is \[2, 3\] \(float32\) there, missing at the coordinator"),
         ({"weights": "[1]"}, "its description of the model cannot be read"),
+        ({"weights": '{"w": 5}'}, "its description of the model cannot be read"),
+        ({"weights": "[" * 100_000}, "its description of the model cannot be read"),
         ({"counts": [3, 0]}, r"its sample counts \[3, 0\] are not believable"),
         ({"counts": [3, -1, 4]}, "not believable"),
         ({"counts": [0, 0, 0]}, "not believable"),
@@ -71,6 +82,12 @@ def test_a_strange_first_message_is_no_crash():
         read_hello(ConfigRecord({**GOOD._asdict(), "classes": [0, 1, 2]}))
     with pytest.raises(FedntdError, match="cannot be read"):
         read_hello(ConfigRecord({**GOOD._asdict(), "shape": ["two"]}))
+
+
+@pytest.mark.parametrize("record", [ArrayRecord(), MetricRecord({"sentence": 1}), ConfigRecord({"why": "no"})])
+def test_a_strange_refusal_is_one(record: ArrayRecord | MetricRecord | ConfigRecord):
+    with pytest.raises(FedntdError, match="it refused without a reason"):
+        read_update(Message(RecordDict({"refusal": record}), 1, "train"), LIKE, samples=7)
 
 
 def test_a_good_update_passes():
@@ -100,6 +117,8 @@ def test_a_bad_update_is_refused(change: dict, sentence: str):
         (Report(-7, 0.1, 1.0), "trained on -7 samples"),
         (Report(7, float("nan"), 1.0), "not a number"),
         (Report(7, float("inf"), 1.0), "not a number"),
+        (Report(7, 0.1, 1.0, 8.0, 0.2), "its model got 8 of its 7 samples right"),
+        (Report(7, 0.1, 1.0, -1.0, 0.2), "its model got -1 of its 7 samples right"),
         (Report(7, 0.1, 1.0, [5.0], 0.2), r"what it measured is not numbers: \(\[5\.0\], 0\.2\)"),  # pyright: ignore
     ],
 )
@@ -117,16 +136,19 @@ def test_a_strange_report_is_refused(report: Report, sentence: str):
         ([1], [2], 0.1),
         ([1, 3], [2, 4], math.nan),
         ([math.inf, 3], [math.inf, 4], 0.1),
+        ([1, 3], [2, 4], [0.1, 0.2]),
+        ([1, 3], [2, 99], 0.1),
+        ([0, 0], [0, 0], 0.0),
     ],
 )
-def test_strange_counts_are_refused(correct: list, total: list, loss: float):
+def test_strange_counts_are_refused(correct: list, total: list, loss: float | list):
     def answer(*numbers: object) -> Message:
         counts = dict(zip(("correct", "total", "loss"), numbers, strict=True))
         return Message(RecordDict({"counts": ConfigRecord(counts)}), 1, "evaluate")  # pyright: ignore
 
-    assert read_counts(answer([1.0, 3.0], [2.0, 4.0], 0.5), classes=2).accuracy == pytest.approx(4 / 6)
+    assert read_counts(answer([1.0, 3.0], [2.0, 98.0], 0.5), 2, max_samples=100).accuracy == pytest.approx(4 / 100)
     with pytest.raises(FedntdError, match="its counts are not believable"):
-        read_counts(answer([float(n) for n in correct], [float(n) for n in total], loss), classes=2)
+        read_counts(answer([float(n) for n in correct], [float(n) for n in total], loss), 2, max_samples=100)
 
 
 def test_a_site_must_say_its_number():

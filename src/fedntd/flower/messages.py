@@ -96,7 +96,8 @@ def content(message: Message) -> RecordDict:
     if message.has_error():
         raise FedntdError(f"it failed: {message.error.reason}")
     if "refusal" in message.content:
-        raise FedntdError(str(message.content.config_records["refusal"]["sentence"]))
+        told = message.content.config_records.get("refusal", ConfigRecord())
+        raise FedntdError(str(told.get("sentence", "it refused without a reason")))
     return message.content
 
 
@@ -166,11 +167,11 @@ def check_hello(found: Hello, wanted: Hello, clients: int, max_samples: int) -> 
 def check_model(found: str, wanted: str) -> None:
     try:
         theirs, ours = json.loads(found), json.loads(wanted)
-        unlike = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
-    except (ValueError, AttributeError):
+        unlike = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))[:1]
+        what = [f"{m[name][0]} ({m[name][1]})" if name in m else "missing" for name in unlike for m in (theirs, ours)]
+    except Exception:  # whatever strange text can lead to
         raise FedntdError("its description of the model cannot be read") from None
     if unlike:
-        what = [f"{m[unlike[0]][0]} ({m[unlike[0]][1]})" if unlike[0] in m else "missing" for m in (theirs, ours)]
         raise FedntdError(f"it has another model: '{unlike[0]}' is {what[0]} there, {what[1]} at the coordinator")
 
 
@@ -237,3 +238,7 @@ def check_report(report: Report, samples: int) -> None:
         all(isinstance(n, float) and math.isfinite(n) for n in numbers), f"its loss or time is not a number: {numbers}"
     )
     require(all(isinstance(n, float) for n in measured), f"what it measured is not numbers: {measured}")
+    require(
+        math.isnan(report.right) or 0 <= report.right <= samples,
+        f"it says that its model got {report.right:g} of its {samples} samples right",
+    )

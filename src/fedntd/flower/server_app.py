@@ -275,7 +275,7 @@ class Coordinator:
         found = []
         for k, message in self.sites.ask(EVALUATE, dict.fromkeys(able, question)):
             try:
-                found.append(read_counts(message, len(self.samples.classes)))
+                found.append(read_counts(message, len(self.samples.classes), self.settings.max_samples))
             except FedntdError as error:
                 log(WARNING, "the test by %s is not counted: %s", self.sites.name(k), error)
         require(bool(found), "no site has tested the global model within the time limit")
@@ -326,7 +326,7 @@ def as_most_say(sites: Sites) -> Samples:
     return Samples(Part(torch.zeros(2, *shape, dtype=kind), torch.zeros(2, dtype=torch.int64)), classes)
 
 
-def read_counts(message: Message, classes: int) -> Counts:
+def read_counts(message: Message, classes: int, max_samples: int) -> Counts:
     try:
         found = content(message).config_records["counts"]
         numbers = (found["correct"], found["total"], found["loss"])
@@ -335,6 +335,7 @@ def read_counts(message: Message, classes: int) -> Counts:
         raise
     except Exception as error:  # whatever strange bytes can lead to
         raise FedntdError(f"its counts cannot be read: {error}") from error
-    right = correct.shape == total.shape == (classes,) and total.isfinite().all() and loss.isfinite()
+    shapes = correct.shape == total.shape == (classes,) and loss.shape == ()
+    right = shapes and 1 <= total.sum() <= max_samples and loss.isfinite()
     require(bool(right and (correct >= 0).all() and (correct <= total).all()), "its counts are not believable")
     return Counts(correct, total, loss)
