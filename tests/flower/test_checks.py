@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from loop import LoopGrid, play
 from safetensors.torch import load_file
 from world import TABLE
@@ -308,6 +309,42 @@ def test_a_second_waits_also_while_the_first_trains(tmp_path: Path, monkeypatch:
     play(table, tmp_path / "run", held_out(from_table(table)), nodes)
     assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]] * 3
     assert "impostor" not in (tmp_path / "run/sites.jsonl").read_text()
+
+
+def test_a_site_that_was_too_busy_to_say_who_it_is_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Flower itself answers a question that nobody came for in time."""
+    busy, pull = set(range(3)), LoopGrid.pull_messages
+
+    def expired(self: LoopGrid, ids: Iterable[str]) -> list[Message]:
+        found = []
+        for reply in pull(self, ids):
+            site = reply.metadata.src_node_id - 100
+            lost = site in busy and reply.metadata.message_type == "query.hello"
+            question = self.sent[int(reply.metadata.reply_to_message_id[1:])]
+            found.append(Message(Error(ErrorCode.MESSAGE_UNAVAILABLE), reply_to=question) if lost else reply)
+            busy.discard(site)
+        return found
+
+    monkeypatch.setattr(LoopGrid, "pull_messages", expired)
+    play(TABLE, tmp_path / "run", held_out(from_table(TABLE)), time_limit=5.0)
+    assert read_run(tmp_path / "run").status == "finished"
+    assert not busy
+
+
+def test_a_site_that_was_turned_away_and_mended_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It comes back before the last of the others appears, who is waited for."""
+    looks, nodes = Counter(), LoopGrid.get_node_ids
+
+    def come_and_go(self: LoopGrid) -> list[int]:
+        looks["all"] += 1
+        self.nodes[100]["partition-id"] = 7 if looks["all"] < 10 else 0
+        absent = {100} if 10 <= looks["all"] < 20 else set()
+        return [k for k in nodes(self) if k not in absent and (k < 102 or looks["all"] > 40)]
+
+    monkeypatch.setattr(LoopGrid, "get_node_ids", come_and_go)
+    table = {**TABLE, "federation": {**TABLE["federation"], "ratio": 1.0, "rounds": 1}}
+    play(table, tmp_path / "run", held_out(from_table(table)), time_limit=5.0)
+    assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]]
 
 
 def test_nodes_of_another_federation_are_not_taken_for_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -112,12 +112,15 @@ class Sites:
         self.met &= present  # one that went away is asked again when it comes back
         for node in present - self.met:
             self.met.add(node)
+            self.turned_away.pop(node, None)
             self.asked |= dict.fromkeys(self.send(RecordDict(), node, HELLO), node)
         for message in self.answers(self.asked):
             node = self.asked.pop(message.metadata.reply_to_message_id)
+            if unreachable(message):
+                self.met.discard(node)  # if it is there still, it was busy for too long: ask again
+                continue
             try:
-                if not unreachable(message):
-                    self.came.append((node, read_hello(content(message).config_records.get("who", ConfigRecord()))))
+                self.came.append((node, read_hello(content(message).config_records.get("who", ConfigRecord()))))
             except FedntdError as error:
                 self.turn_away(node, f"node {node}: {error}")
         if self.wanted:
