@@ -17,8 +17,10 @@ from fedntd.flower import sites
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.server_app import Coordinator
 from fedntd.flower.site import held_out
+from fedntd.metrics import Counts
 from fedntd.record import load_checkpoint
 from fedntd.tables import from_table
+from fedntd.tree import Weights
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +150,35 @@ def test_fedntd_with_privacy(tmp_path: Path):
     w2, w1 = (load_checkpoint(tmp_path / f"{n}/checkpoint.safetensors", torch.device("cpu")).w for n in ("run", "one"))
     assert 0.001 < math.sqrt(float(tree.sqnorm(tree.sub(w2, w1)))) <= 0.01 * 1.001
     told = read_json(tmp_path / "run/federation.json")["privacy"]
-    assert told == {"clip": 0.01, "noise": 1e-6, "epsilon": epsilon(1e-6, 2, 1e-5), "delta": 1e-5}
+    assert told == {"clip": 0.01, "noise": 1e-6, "releases": 2, "epsilon": epsilon(1e-6, 2, 1e-5), "delta": 1e-5}
+
+
+def test_a_round_that_is_played_again_has_spent_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The sites have seen the weights of the second round, for a test that never ended, and then see others."""
+    test, calls = Coordinator.test, []
+
+    def cut_off(self: Coordinator, w: Weights) -> Counts:
+        calls.append(tree.flatten(w))
+        assert len(calls) != 3, "the power is gone"
+        return test(self, w)
+
+    monkeypatch.setattr(Coordinator, "test", cut_off)
+    nodes = [{"hold_out": 5}] * 3
+    with pytest.raises(AssertionError, match="the power is gone"):
+        play(PRIVATE, tmp_path / "run", None, nodes, clip=1.0, noise=5.0)
+    assert len(read_run(tmp_path / "run").records) == 1
+    play(PRIVATE, tmp_path / "run", None, nodes, clip=1.0, noise=5.0)
+    assert len(read_run(tmp_path / "run").records) == 2
+    assert not torch.equal(calls[2]["head.bias"], calls[3]["head.bias"])
+    assert read_json(tmp_path / "run/federation.json")["privacy"]["epsilon"] == epsilon(5.0, 3, 1e-5)
+
+
+def test_privacy_that_was_refused_does_not_bind_the_folder(tmp_path: Path):
+    table = {**PRIVATE, "algorithm": {"name": "scaffold"}}
+    with pytest.raises(FedntdError, match="does not go with algorithm 'scaffold'"):
+        play(table, tmp_path / "run", held_out(from_table(table)), clip=1.0, noise=1.0)
+    play(table, tmp_path / "run", held_out(from_table(table)))
+    assert read_run(tmp_path / "run").status == "finished"
 
 
 @pytest.mark.parametrize(("begun", "then"), [({}, {"clip": 1.0, "noise": 50.0}), ({"clip": 1.0, "noise": 50.0}, {})])

@@ -31,7 +31,7 @@ from fedntd.devices import choose_device, choose_precision, set_float32_precisio
 from fedntd.errors import FedntdError, require
 from fedntd.federation import asks_for_locals
 from fedntd.flower.client_app import build_model
-from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
+from fedntd.flower.collect import All, RunningMean, clipped, needs_only_the_mean, noised
 from fedntd.flower.messages import (
     EVALUATE,
     TRAIN,
@@ -46,7 +46,7 @@ from fedntd.flower.messages import (
     to_record,
 )
 from fedntd.flower.site import Samples
-from fedntd.flower.sites import SiteLog, Sites, promised, run_name
+from fedntd.flower.sites import Account, SiteLog, Sites
 from fedntd.local import train_client
 from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local, summed
 from fedntd.optim import learning_rate
@@ -79,7 +79,8 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
         )
         try:
             sites = Sites(grid, config, settings, SiteLog(folder, done))
-            coordinator = Coordinator(config, settings, sites, test, run_name(folder, settings))
+            account = Account(folder, settings, done)
+            coordinator = Coordinator(config, settings, sites, test, account)
             if found:
                 coordinator.take_up(*found)
                 log(INFO, "%s: going on after round %d", out, done)
@@ -93,10 +94,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
                 )
                 tell(record, config)
                 if settings.clip:
-                    spent = epsilon(settings.noise, record.round, settings.delta)
-                    log(INFO, "privacy spent: epsilon %.3f at delta %g", spent, settings.delta)
-                    privacy = {**promised(settings), "epsilon": spent, "delta": settings.delta}
-                    folder.put_json("federation.json", {"run": coordinator.run, "privacy": privacy})
+                    log(INFO, "privacy spent: epsilon %.3f at delta %g", account.privacy["epsilon"], settings.delta)
         except FedntdError as error:
             if (out / "config.toml").exists():
                 folder.put_status("failed", str(error))
@@ -117,8 +115,10 @@ def tell(record: Record, config: Config) -> None:
 
 
 class Coordinator:
-    def __init__(self, config: Config, settings: Settings, sites: Sites, test: Samples | None, run: str) -> None:
-        self.config, self.settings, self.sites, self.run = config, settings, sites, run
+    def __init__(
+        self, config: Config, settings: Settings, sites: Sites, test: Samples | None, account: Account
+    ) -> None:
+        self.config, self.settings, self.sites, self.account = config, settings, sites, account
         self.device = device = choose_device(config)
         self.precision = choose_precision(config, device)
         set_float32_precision(self.precision)
@@ -232,7 +232,7 @@ class Coordinator:
         questions = {}
         for k in asked:
             last = int(self.state.own[k]["round"]) if k in self.state.own else 0
-            order = ConfigRecord(Order(self.run, round, last)._asdict())
+            order = ConfigRecord(Order(self.account.run, round, last)._asdict())
             questions[k] = RecordDict({"weights": weights, "shared": extras, "what": order})
         got = Collected(RunningMean(self.like) if self.streams else All())
         for k, message in sites.ask(TRAIN, questions):
@@ -260,6 +260,7 @@ class Coordinator:
         up, p = uploads.uploads()
         p = p.to(self.device, self.model.storage)
         if self.settings.clip:
+            self.account.release()
             return {"delta": noised(up["delta"], self.settings.noise * self.settings.clip / cohort)}, p
         return call("robust", self.config.robust, up=up, p=p)
 

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
+from fedntd.flower.collect import epsilon
 from fedntd.flower.messages import HELLO, Hello, Report, Settings, check_hello, content, read_hello
 from fedntd.record import RunFolder
 
@@ -40,24 +41,29 @@ class SiteLog:
             file.write(json.dumps({"round": round, "site": site, "name": name, "what": what, **more}) + "\n")
 
 
-def run_name(folder: RunFolder, settings: Settings) -> str:
-    """A name for this run that sites keep its state under; kept in the run folder, for when the run is gone on with."""
-    file, asked = folder.path / "federation.json", promised(settings)
-    if not file.exists():
-        folder.put_json(file.name, {"run": secrets.token_hex(8), "privacy": asked})
-    known = read_json(file)
-    begun = {key: known.get("privacy", {}).get(key, 0.0) for key in asked}
-    require(
-        asked == begun,
-        f"{folder.path} was begun with flower.clip = {begun['clip']:g} and flower.noise = {begun['noise']:g}; the "
-        f"privacy spent counts all rounds, so go on with these, or choose another flower.out",
-    )
-    return str(known["run"])
+class Account:
+    """federation.json in the run folder: the name under which the sites keep the run's state, and the privacy spent."""
 
+    def __init__(self, folder: RunFolder, settings: Settings, done: int) -> None:
+        self.folder, self.settings = folder, settings
+        file, asked = folder.path / "federation.json", {"clip": settings.clip, "noise": settings.noise}
+        begun = folder.resume and file.exists()
+        known = read_json(file) if begun else {"run": secrets.token_hex(8), "privacy": asked}
+        privacy = {**dict.fromkeys(asked, 0.0), **known.get("privacy", {})}
+        require(
+            asked.items() <= privacy.items(),
+            f"{folder.path} was begun with flower.clip = {privacy['clip']:g} and flower.noise = {privacy['noise']:g}; "
+            f"the privacy spent counts all rounds, so go on with these, or choose another flower.out",
+        )
+        self.run, self.privacy = str(known["run"]), {"releases": done, **privacy}
+        if not begun:
+            folder.put_json(file.name, known)
 
-def promised(settings: Settings) -> dict[str, float]:
-    """What the privacy of each round rests on."""
-    return {"clip": settings.clip, "noise": settings.noise}
+    def release(self) -> None:
+        """Before anybody sees weights with new noise: a round that is cut off after it, and played again, shows two."""
+        count, delta = self.privacy["releases"] + 1, self.settings.delta
+        self.privacy |= {"releases": count, "epsilon": epsilon(self.settings.noise, count, delta), "delta": delta}
+        self.folder.put_json("federation.json", {"run": self.run, "privacy": self.privacy})
 
 
 class Sites:
