@@ -13,10 +13,10 @@ from loop import LoopGrid, play
 from safetensors.torch import load_file
 from world import TABLE
 
-from fedntd import Federation, FedntdError, read_run
+from fedntd import Config, Federation, FedntdError, read_run
 from fedntd.data.dataset import Part
 from fedntd.files import read_json
-from fedntd.flower import sites
+from fedntd.flower import server_app, sites
 from fedntd.flower.messages import (
     Hello,
     Report,
@@ -29,7 +29,7 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.server_app import read_counts
 from fedntd.flower.site import Samples, held_out, site_number
-from fedntd.record import load_checkpoint
+from fedntd.record import Record, load_checkpoint
 from fedntd.tables import from_table
 
 GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False, False)
@@ -210,6 +210,21 @@ def test_too_few_good_updates_end_the_run_and_it_can_go_on(tmp_path: Path):
     assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]] * 3
     with pytest.raises(FedntdError, match="holds a finished run; choose another"):
         play(table, tmp_path / "run", test)
+
+
+def test_a_run_killed_after_its_last_round_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    test = held_out(from_table(TABLE))
+
+    def killed(record: Record, _: Config) -> None:
+        assert record.round < 3, "killed"
+
+    monkeypatch.setattr(server_app, "tell", killed)
+    with pytest.raises(AssertionError, match="killed"):
+        play(TABLE, tmp_path / "run", test)
+    assert read_run(tmp_path / "run").status == "interrupted"
+    with pytest.raises(FedntdError, match="holds a finished run"):
+        play(TABLE, tmp_path / "run", test)
+    assert read_run(tmp_path / "run").status == "finished"
 
 
 def test_a_site_whose_answer_came_too_late_keeps_its_state_of_before(tmp_path: Path):

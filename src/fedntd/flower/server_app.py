@@ -74,6 +74,8 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
     with RunFolder(out, config, resume) as folder:
         found = folder.restore(torch.device("cpu")) if resume else None
         done = found[0].round if found else 0
+        if done == config.federation.rounds:
+            folder.put_status("finished")  # killed after its last round, it could not say so itself
         require(
             done < config.federation.rounds, f"{out} holds a finished run; choose another flower.out to start a new one"
         )
