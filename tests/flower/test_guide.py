@@ -139,6 +139,17 @@ def test_a_new_app_has_the_defaults_that_it_shows(tmp_path: Path):
     assert "FLWR_TELEMETRY_ENABLED=0" in (tmp_path / "my-app/env.sh").read_text()
 
 
+def test_a_new_app_in_a_folder_whose_name_is_a_word_of_the_template(tmp_path: Path):
+    folder = tmp_path / "PROJECTS/my-PACKAGE"
+    assert CliRunner().invoke(app, ["flower", "new", str(folder)]).exit_code == 0
+    assert f'FLWR_HOME="{folder}/.flwr"' in (folder / "env.sh").read_text()
+    assert tomllib.loads((folder / ".flwr/config.toml").read_text())["superlink"]["federation"] == {
+        "address": "127.0.0.1:8000",
+        "root-certificates": f"{folder}/keys/ca.crt",
+    }
+    assert tomllib.loads((folder / "pyproject.toml").read_text())["project"]["name"] == "my-PACKAGE"
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -171,6 +182,22 @@ def test_keys_are_real_and_private(tmp_path: Path):
     assert (folder / "site-0.pub").read_text() != (folder / "site-1.pub").read_text()
     again = CliRunner().invoke(app, command)
     assert "keys are not written over" in str(again.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--host", "höst.example.org"], "--host 'höst.example.org' is neither an address nor a name of letters"),
+        (["--host", ""], "--host '' is neither"),
+        (["--host", "fed.example.org:8000"], "--host 'fed.example.org:8000' is neither"),
+        (["--days", "99999999"], "--days must lie in 1..36500, not 99999999"),
+    ],
+)
+def test_keys_that_cannot_be_made(options: list[str], sentence: str, tmp_path: Path):
+    result = CliRunner().invoke(app, ["flower", "keys", str(tmp_path / "keys"), *options])
+    assert isinstance(result.exception, FedntdError)
+    assert sentence in str(result.exception)
+    assert not (tmp_path / "keys").exists()
 
 
 def test_flower_is_not_imported_unless_it_is_used():

@@ -48,10 +48,15 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's fo
     require(
         importlib.util.find_spec(package) is None, f"a package '{package}' is installed already; choose another name"
     )
+
+    def filled_in(name: str) -> str:
+        text = (TEMPLATE / name).read_text(encoding="utf-8")
+        return re.sub("PROJECT|PACKAGE", lambda found: {"PROJECT": project, "PACKAGE": package}[found[0]], text)
+
     files = {
-        "pyproject.toml": (TEMPLATE / "pyproject.toml").read_text(encoding="utf-8"),
+        "pyproject.toml": filled_in("pyproject.toml"),
         f"{package}/__init__.py": "",
-        f"{package}/site.py": (TEMPLATE / "site.py").read_text(encoding="utf-8"),
+        f"{package}/site.py": filled_in("site.py"),
         "env.sh": ENVIRONMENT.format(folder=folder.resolve()),
         ".flwr/config.toml": CONNECTION.format(folder=folder.resolve()),
         ".gitignore": ".flwr/\nkeys/\nruns/\n",
@@ -60,7 +65,7 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's fo
         for name, text in files.items():
             file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text.replace("PROJECT", project).replace("PACKAGE", package), encoding="utf-8")
+            file.write_text(text, encoding="utf-8")
     print(f"{folder}: settings in pyproject.toml, data in {package}/site.py")
     print(f"next: fedntd flower keys {folder}/keys --sites 3")
 
@@ -88,7 +93,7 @@ def keys(
     except ImportError:
         raise FedntdError("this needs Flower: pip install 'fedntd[flower]'") from None
     require(sites >= 1, f"--sites must be at least 1, not {sites}")
-    require(days >= 1, f"--days must be at least 1, not {days}")
+    require(1 <= days <= 36500, f"--days must lie in 1..36500, not {days}")
     require(not folder.exists(), f"{folder} exists already; keys are not written over")
     pem, begin = serialization.Encoding.PEM, datetime.now(UTC) - timedelta(minutes=5)
     plain = serialization.NoEncryption()
@@ -144,4 +149,6 @@ def alternative_name(x509: Any, host: str) -> Any:
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
+        fits = re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", host)
+        require(bool(fits), f"--host '{host}' is neither an address nor a name of letters, digits, - and dots")
         return x509.DNSName(host)
