@@ -1,6 +1,7 @@
 """What is checked of a site before it takes part, and of each update before it is used."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,10 +14,10 @@ from loop import LoopGrid, play
 from safetensors.torch import load_file
 from world import TABLE
 
-from fedntd import Config, Federation, FedntdError, read_run
+from fedntd import Config, Federation, FedntdError, plan, read_run
 from fedntd.data.dataset import Part
 from fedntd.files import read_json
-from fedntd.flower import server_app, sites
+from fedntd.flower import client_app, server_app, sites
 from fedntd.flower.messages import (
     Hello,
     Report,
@@ -24,13 +25,15 @@ from fedntd.flower.messages import (
     check_hello,
     check_report,
     check_update,
+    hello,
     read_hello,
     read_update,
 )
 from fedntd.flower.server_app import read_counts
-from fedntd.flower.site import Samples, held_out, site_number
+from fedntd.flower.site import Samples, Site, held_out, site_number
 from fedntd.record import Record, load_checkpoint
 from fedntd.tables import from_table
+from fedntd.tree import Weights
 
 GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False, False)
 LIKE = {"delta/w": torch.zeros(2, 3), "a": torch.zeros(())}
@@ -210,6 +213,21 @@ def test_too_few_good_updates_end_the_run_and_it_can_go_on(tmp_path: Path):
     assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]] * 3
     with pytest.raises(FedntdError, match="holds a finished run; choose another"):
         play(table, tmp_path / "run", test)
+
+
+def test_a_round_of_none_but_unfit_sites_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The only site that is drawn for the first round has another model."""
+    table = {**TABLE, "federation": {**TABLE["federation"], "ratio": 0.3}}
+    assert plan.cohort(1, 1, 3, 0.3) == [1]
+
+    def with_another_model(site: Site, samples: Samples, w: Weights) -> Hello:
+        return hello(site, samples, w if site.number != 1 else {})
+
+    monkeypatch.setattr(client_app, "hello", with_another_model)
+    started = time.monotonic()
+    with pytest.raises(FedntdError, match=r"round 1: all sites whose turn it is \(site 1\) were turned away or left"):
+        play(table, tmp_path / "run", held_out(from_table(table)), time_limit=60.0)
+    assert time.monotonic() - started < 30
 
 
 def test_a_run_killed_after_its_last_round_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -189,6 +189,11 @@ class Coordinator:
         shared, w_sent = algorithm.broadcast(state.server), algorithm.send(state.w, state.server)
         before = self.history[-1] if self.history else self.test(state.w).class_accuracy
         cohort = [k for k in drawn if k not in sites.left_out and k not in sites.unfit]
+        require(
+            bool(cohort),
+            f"round {round}: all sites whose turn it is ({', '.join(map(sites.name, drawn))}) were turned away or left "
+            f"out; the rounds before are kept, and the next flwr run goes on from there",
+        )
         asked = sites.wait_for(cohort)
 
         # their updates, checked and put together as they come
