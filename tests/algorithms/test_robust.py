@@ -36,6 +36,13 @@ def test_the_trimmed_mean_is_scipys(values: np.ndarray, trim: float):
     np.testing.assert_allclose(found["delta"]["w"].numpy(), trim_mean(values, trim + 1e-12, axis=0)[None], atol=1e-6)
 
 
+def test_whole_numbers_have_a_middle_too():
+    """Such as steps that a method counts: neither cut down to whole ones, nor an error."""
+    steps, p = {"steps": torch.tensor([10, 15, 40, 2])}, torch.full((4,), 0.25)
+    assert median(steps, p)[0]["steps"].tolist() == [12.5]
+    assert trimmed_mean(steps, p, trim=0.25)[0]["steps"].tolist() == [12.5]
+
+
 def test_krum_by_hand():
     """Points on a line at 0, 1, 3, 7, 100 and one bad client: scores are sums over the 5 - 1 - 2 = 2 nearest.
 

@@ -58,7 +58,8 @@ def middle(leaf: Tensor, cut: int) -> Tensor:
     the one or two in the middle at least; a stack of one."""
     n = len(leaf)
     low = min(cut // 2, (n - 1) // 2)
-    return leaf.sort(dim=0).values[low : n - low].mean(0, keepdim=True)
+    kind = None if leaf.is_floating_point() else torch.float64  # the mean of whole numbers need not be one
+    return leaf.sort(dim=0).values[low : n - low].mean(0, keepdim=True, dtype=kind)
 
 
 ROBUST = {"none": none, "median": median, "trimmed-mean": trimmed_mean, "krum": krum}
