@@ -138,6 +138,11 @@ def test_epsilon_is_that_of_flowers_accountant_and_not_below_the_truth():
         assert true_delta(found) < delta < true_delta(0.9 * found)
 
 
+def test_epsilon_is_never_below_zero():
+    """With a large delta the bounds can be: less than nothing cannot be spent."""
+    assert epsilon(100.0, 1, 0.01) == 0.0
+
+
 PRIVATE = {**TABLE, "algorithm": {"name": "fedntd"}}
 PRIVATE["federation"] = {**TABLE["federation"], "ratio": 1.0, "rounds": 2, "aggregation": "uniform"}
 

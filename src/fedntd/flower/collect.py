@@ -106,6 +106,7 @@ def epsilon(noise: float, rounds: int, delta: float) -> float:
     14.13
     """
     orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 1024))
-    return min(
+    bounds = (
         rounds * a / (2 * noise**2) + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders
     )
+    return max(0.0, min(bounds))
