@@ -110,7 +110,7 @@ class RunFolder:
             self.lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise FedntdError(
-                f"another process is writing to {self.path}; wait for it or choose another --out"
+                f"another process is writing to {self.path}; wait for it or choose another folder"
             ) from None
         except OSError as error:
             raise FedntdError(f"{self.path} cannot be written to: {error.strerror}") from error
@@ -239,7 +239,7 @@ def check_same(config: Config, saved: Config, path: Path) -> None:
         if now.get(key) != then.get(key) and key not in ("federation.rounds", "workers", "checkpoint_seconds"):
             raise FedntdError(
                 f"{path} was run with {key} = {then.get(key)!r}, not {now.get(key)!r}; "
-                f"resume it with its own settings, or choose another --out"
+                f"resume it with its own settings, or choose another folder"
             )
 
 

@@ -1,5 +1,6 @@
 """What is checked of a site before it takes part, and of each update before it is used."""
 
+import logging
 import math
 import time
 from collections import Counter
@@ -8,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from loop import LoopGrid, play
 from safetensors.torch import load_file
-from world import TABLE
+from world import TABLE, server
 
 from fedntd import Config, Federation, FedntdError, plan, read_run
 from fedntd.data.dataset import Part
@@ -228,6 +229,26 @@ def test_a_round_of_none_but_unfit_sites_is_not_waited_for(tmp_path: Path, monke
     with pytest.raises(FedntdError, match=r"round 1: all sites whose turn it is \(site 1\) were turned away or left"):
         play(table, tmp_path / "run", held_out(from_table(table)), time_limit=60.0)
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"flower.clip": -1.0}, "flower.clip and flower.noise must be at least 0"),
+        ({"optimiser.lr": 0.5}, "was run with optimiser.lr = 0.1, not 0.5; resume it with its own settings, or choose"),
+    ],
+)
+def test_what_the_coordinator_cannot_begin_is_logged_as_one_sentence(
+    change: dict, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    logged = []
+    monkeypatch.setattr(server_app, "log", lambda level, text, *words: logged.append((level, text % words)))
+    grid = play(TABLE, tmp_path / "run", held_out(from_table(TABLE)))
+    with pytest.raises(FedntdError):
+        server(grid, Context(1, 1, {}, RecordDict(), grid.settings | change))
+    assert logged[-1][0] == logging.ERROR
+    assert sentence in logged[-1][1]
+    assert "--out" not in logged[-1][1]
 
 
 def test_a_run_killed_after_its_last_round_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

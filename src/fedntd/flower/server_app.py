@@ -61,8 +61,12 @@ def server_app(held_out: Callable[[Config], Samples | None]) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: FlowerContext) -> None:
-        config, settings = read_settings(context.run_config)
-        coordinate(grid, config, settings, held_out(config))
+        try:
+            config, settings = read_settings(context.run_config)
+            coordinate(grid, config, settings, held_out(config))
+        except FedntdError as error:
+            log(ERROR, "%s", error)  # Flower tells it at the end of a traceback only
+            raise
 
     return app
 
@@ -100,7 +104,6 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
         except FedntdError as error:
             if (out / "config.toml").exists():
                 folder.put_status("failed", str(error))
-            log(ERROR, "%s", error)
             raise
         folder.put_status("finished")
         for site, why in sites.left_out.items():
