@@ -251,6 +251,19 @@ def test_what_the_coordinator_cannot_begin_is_logged_as_one_sentence(
     assert "--out" not in logged[-1][1]
 
 
+def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    used = sites.Sites.used
+
+    def on_a_full_disk(self: sites.Sites, round: int, site: int, report: Report) -> None:
+        self.log.file = Path("/dev/full")
+        used(self, round, site, report)
+
+    monkeypatch.setattr(sites.Sites, "used", on_a_full_disk)
+    with pytest.raises(FedntdError, match="cannot be written to: No space left on device"):
+        play(TABLE, tmp_path / "run", held_out(from_table(TABLE)))
+    assert read_run(tmp_path / "run").status == "failed"
+
+
 def test_a_run_killed_after_its_last_round_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     test = held_out(from_table(TABLE))
 

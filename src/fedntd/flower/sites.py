@@ -20,7 +20,7 @@ from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.flower.collect import epsilon
 from fedntd.flower.messages import HELLO, Hello, Report, Settings, check_hello, content, read_hello
-from fedntd.record import RunFolder
+from fedntd.record import RunFolder, writing
 
 POLL = 0.5  # seconds between two looks for answers
 AT_ONCE = 8  # answers fetched in one go, so that memory does not grow with the number of sites
@@ -37,7 +37,7 @@ class SiteLog:
         folder.put(self.file.name, "".join(f"{line}\n" for line in kept))
 
     def add(self, round: int, site: int, name: str, what: str, **more: Any) -> None:
-        with open(self.file, "a", encoding="utf-8") as file:
+        with writing(self.file.parent), open(self.file, "a", encoding="utf-8") as file:
             file.write(json.dumps({"round": round, "site": site, "name": name, "what": what, **more}) + "\n")
 
 
