@@ -19,6 +19,7 @@ from fedntd import Config, Federation, FedntdError, plan, read_run
 from fedntd.data.dataset import Part
 from fedntd.files import read_json
 from fedntd.flower import client_app, server_app, sites
+from fedntd.flower.client_app import StateFolder
 from fedntd.flower.messages import (
     Hello,
     Report,
@@ -294,6 +295,16 @@ def test_a_site_whose_answer_came_too_late_keeps_its_state_of_before(tmp_path: P
     found = read_run(tmp_path / "run").records
     assert [r.class_accuracy for r in found] == [r.class_accuracy for r in records]
     assert found[-1].loss == pytest.approx(records[-1].loss, abs=1e-12)
+
+
+def test_training_that_outlived_its_node_takes_no_later_state_away(tmp_path: Path):
+    """A killed node's process trains on, and ends after the node that took its place has trained in the next round."""
+    folder = StateFolder(Site(0, {"state": str(tmp_path)}, from_table(TABLE)), "abc")
+    for round, keep in ((1, 0), (2, 1), (3, 2), (5, 2), (4, 2)):
+        folder.write(round, {"c": torch.tensor(float(round))}, keep)
+    assert folder.read(5, torch.device("cpu")) == {"c": torch.tensor(5.0)}
+    folder.write(6, {"c": torch.tensor(6.0)}, keep=5)
+    assert {file.name for file in folder.path.iterdir()} == {"round-5.safetensors", "round-6.safetensors"}
 
 
 def test_a_plain_mean_over_all_sites_stays_one_where_some_are_refused(tmp_path: Path):

@@ -178,13 +178,14 @@ class StateFolder:
             ) from error
 
     def write(self, round: int, own: dict[str, Any], keep: int) -> None:
+        """What is of later rounds stays: training that outlived its node may end after that of the node's successor."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            aside = self.path / "new.part"
+            aside = self.file(round).with_suffix(".part")
             save_file({name: leaf.cpu().contiguous() for name, leaf in tree.flatten(own).items()}, aside)
             os.replace(aside, self.file(round))
-            for old in self.path.glob("round-*.safetensors"):
-                if old not in (self.file(round), self.file(keep)):
-                    old.unlink()
+            for earlier in range(1, round):
+                if earlier != keep:
+                    self.file(earlier).unlink(missing_ok=True)
         except (OSError, safetensors.SafetensorError) as error:
             raise FedntdError(f"its state cannot be written to {self.path}: {error}") from error
