@@ -13,7 +13,7 @@ from scipy import stats
 from fedntd import FedntdError
 from fedntd.paper.ledger import record
 from fedntd.report.leaderboard import leaderboard
-from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, reaching, to_target
+from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, parse_target, reaching, to_target
 from fedntd.report.summary import group
 from fedntd.runs import Run
 from fedntd.tables import to_toml
@@ -137,6 +137,13 @@ class TestTarget:
         assert (got.reached, got.runs, got.rounds, got.bytes) == (2, 3, 1.5, 2250.0)
         told = [extras(runs, None, target)[0].text(g) for target in (0.5, 0.1)]
         assert told == ["2 rounds\n2.25 kB\n2/3 runs", "1 round\n1.50 kB"]
+
+    def test_what_has_exactly_that_accuracy_has_reached_it(self, tmp_path: Path):
+        """Of 2,000 images, as many right answers as --target says in percent."""
+        for percent, right in ((1.1, 22), (55.55, 1111), (57.0, 1140), (100.0, 2000)):
+            target = parse_target(percent)
+            assert target is not None
+            assert right / 2000 >= target > (right - 1) / 2000
 
 
 class TestHeatMap:
