@@ -106,8 +106,8 @@ def outcomes(one: Group) -> list[str]:
 
 
 def progress(one: Group) -> str:
-    """Rounds done, of how many if they are fewer."""
-    done, planned = max(run.rounds for run in one.runs), one.runs[0].config.federation.rounds
+    """Rounds done, of how many if they are fewer; with `--by`, runs of one group may have unlike many."""
+    done, planned = max(run.rounds for run in one.runs), max(run.config.federation.rounds for run in one.runs)
     return str(done) if done == planned else f"{done}/{planned}"
 
 
