@@ -146,6 +146,41 @@ class TestTarget:
             assert right / 2000 >= target > (right - 1) / 2000
 
 
+class TestToldApart:
+    """What is told alike in short is told in full: two modules may have a method of one name."""
+
+    def test_methods_of_one_name(self, tmp_path: Path):
+        runs = [
+            made(tmp_path / f"{method}{s}{seed}", [value], seed=seed, partition__s=s)
+            for method, value in (("mine", 0.5), ("theirs", 0.6))
+            for s in (2, 5)
+            for seed in (0, 1)
+        ]
+        for run in runs:
+            run.settings["algorithm.name"] = f"{run.name[:-2]}:Method"
+        assert [g.label for g in group(runs)][:2] == ["mine:Method s=2", "theirs:Method s=2"]
+        assert [(g.label, len(g.runs)) for g in group(runs, ["algorithm.name"])] == [
+            ("mine:Method", 4),
+            ("theirs:Method", 4),
+        ]
+        found = Baseline(runs, "mine:Method").difference(group(runs, ["algorithm.name"])[1])
+        assert found is not None
+        assert (found.n, found.mean) == (4, pytest.approx(0.1))
+        assert leaderboard(runs).splitlines()[2:] == [
+            "| theirs:Method | **60.00 ± 0.00** | **60.00 ± 0.00** | 1.0 |",
+            "| mine:Method | 50.00 ± 0.00 | 50.00 ± 0.00 | 2.0 |",
+        ]
+        alone = [run for run in runs if run.name.startswith("mine")]
+        assert [g.label for g in group(alone, ["algorithm.name"])] == ["Method"]
+        assert Baseline(alone, "mine:Method").value == Baseline(alone, "Method").value == "Method"
+
+    def test_numbers_that_are_close(self, tmp_path: Path):
+        runs = [made(tmp_path / str(lr), [0.5], optimiser__lr=lr) for lr in (0.1, 0.10000001)]
+        told = ["lr=0.1", "lr=0.10000001"]
+        assert [g.label for g in group(runs, ["optimiser.lr"])] == told
+        assert leaderboard(runs).splitlines()[0] == f"| method | {' | '.join(told)} | mean place |"
+
+
 class TestHeatMap:
     def test_means_over_seeds(self, tmp_path: Path):
         runs = [
