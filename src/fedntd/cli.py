@@ -251,7 +251,7 @@ def export(
         found = []
         for done in track(runs, to, out, follow):
             found.append(done)
-            print(f"{done.name}: {len(done.records)} rounds, {done.status}", file=sys.stderr, flush=True)
+            print(f"{done.name}: {count(len(done.records), 'round')}, {done.status}", file=sys.stderr, flush=True)
     stdout.print(f"{count(len(found), 'run')} to {escape(str(out))}", soft_wrap=True, highlight=False)
 
 

@@ -1,5 +1,6 @@
 """What many runs say together, against numbers worked out by hand and against scipy."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from make_runs import plain_record, settings, write_run
+from rich.console import Console
 from scipy import stats
 
 from fedntd import FedntdError
 from fedntd.paper.ledger import record
+from fedntd.report.compare import compare_table
 from fedntd.report.leaderboard import leaderboard
 from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, parse_target, reaching, to_target
 from fedntd.report.summary import group
@@ -106,6 +109,14 @@ class TestDifference:
         runs += [made(tmp_path / f"b{seed}", [0.6], algorithm="feddf", seed=seed, **data) for seed in (0, 1)]
         found = [Baseline(runs, "fedavg").difference(g) for g in group(runs)]
         assert [f and (f.n, round(f.mean, 6)) for f in found] == [None, (2, 0.1)]
+
+    def test_a_value_in_brackets_is_no_markup(self, tmp_path: Path):
+        runs = [made(tmp_path / str(seed), [0.5], seed=seed) for seed in (0, 1)]
+        for run, note in zip(runs, ("[b]", "[i]"), strict=True):
+            run.settings["algorithm.note"] = note
+        out = io.StringIO()
+        Console(file=out, width=80).print(compare_table(runs, extras=extras(runs, "algorithm.note=[b]", None)))
+        assert "vs [b]" in out.getvalue()
 
     def test_the_same_difference_everywhere_has_no_p(self):
         assert paired_p(np.array([0.5, 0.75]), np.array([0.25, 0.5])) is None
@@ -276,6 +287,12 @@ class TestLeaderboard:
         runs = [made(tmp_path / str(mu), [0.5 + mu / 10], algorithm="fedprox", algorithm__mu=mu) for mu in (1.0, 2.0)]
         found = leaderboard(runs).splitlines()[2:]
         assert found == ["| fedprox mu=2 | **70.00** | 1.0 |", "| fedprox mu=1 | 60.00 | 2.0 |"]
+
+    def test_a_bar_stays_in_its_cell(self, tmp_path: Path):
+        runs = [made(tmp_path / str(seed), [0.5], seed=seed) for seed in (0, 1)]
+        for run, note in zip(runs, ("x|y", "[b]"), strict=True):
+            run.settings["algorithm.note"] = note
+        assert r"| fedavg note=x\|y | " in leaderboard(runs)
 
     def test_nothing_right_is_0(self, tmp_path: Path):
         runs = [made(tmp_path / name, [value], algorithm=name) for name, value in (("fedavg", 0.0), ("fedntd", 0.1))]

@@ -36,7 +36,7 @@ def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
     for heading in (*(["runs"] if several else []), *shown.values(), "rounds", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for extra in extras:
-        table.add_column(extra.heading, justify="right", no_wrap=True)
+        table.add_column(Text(extra.heading), justify="right", no_wrap=True)
     for g, before in zip(groups, [None, *groups], strict=False):
         if before and before.facet != g.facet:
             table.add_section()

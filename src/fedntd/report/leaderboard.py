@@ -48,7 +48,8 @@ def leaderboard(runs: Sequence[Run]) -> str:
     scores: dict[str, dict[str, Group]] = {}
     # a column says nothing of methods, whose settings may have the same name as a partition's
     told = [
-        (m, where.replace("partition.", "") or thing(runs[0].config.data.name)) for m, where in methods_and_rest(runs)
+        (in_a_cell(m), in_a_cell(where.replace("partition.", "") or thing(runs[0].config.data.name)))
+        for m, where in methods_and_rest(runs)
     ]
     columns = list(dict.fromkeys(column for _, column in told))
     # a run that failed counts if no other of its seed has finished
@@ -84,6 +85,11 @@ def leaderboard(runs: Sequence[Run]) -> str:
         last = f"{place(method):.1f}" if method in whole else "–"
         lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {last} |")
     return "\n".join(lines) + "\n"
+
+
+def in_a_cell(text: str) -> str:
+    """Of a table in Markdown, where a bar would begin the next one."""
+    return text.replace("|", r"\|")
 
 
 def seeds_of(group: Group) -> set[int]:
