@@ -273,6 +273,26 @@ def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start:
     assert first.returncode == 130
 
 
+@pytest.mark.parametrize("more", [(), ("--on", "slurm")])
+def test_a_full_disk_leaves_no_half_of_a_file(
+    more: tuple[str, ...], write: Write, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a sweep that was begun before, the copy of its file and its script stay as they were."""
+    assert command("sweep", str(write()), "--out", "out", "--on", "slurm")[0] == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+
+    def copy_some(_: Path, there: Path) -> None:
+        there.write_text("hal")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", copy_some)
+    code, _, err = command("sweep", str(write()), "--out", "out", *more)
+    assert code == 2
+    assert "out/sweep.toml cannot be written: No space left on device" in err
+    kept = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    assert kept.items() - {(tmp_path / "out/.sweep-lock", b"")} == before.items()
+
+
 def test_a_folder_that_is_a_file(write: Write, command: Command, tmp_path: Path):
     write(GRID)
     (tmp_path / "out").write_text("mine")
