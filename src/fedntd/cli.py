@@ -218,7 +218,7 @@ def report(
     if figures is not None:
         from fedntd.report.figures import save_figures  # matplotlib takes its time to import
 
-        files = save_figures(found, figures, by or ())
+        files = save_figures(found, figures, by or (), baseline)
         stdout.print(f"figures: {len(files)} files in {escape(str(figures.resolve()))}", soft_wrap=True)
 
 

@@ -2,7 +2,7 @@
 other."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -79,6 +79,11 @@ class Baseline:
             return None
         ours, theirs = np.array(pairs).T
         return Difference(float((ours - theirs).mean()), paired_p(ours, theirs), len(pairs))
+
+
+def is_baseline(runs: Sequence[Run], text: str | None) -> Callable[[Run], bool]:
+    """Whether a run is one of those that `--baseline` names."""
+    return Baseline(runs, text).holds if text is not None else lambda _: False
 
 
 def paired_p(a: np.ndarray, b: np.ndarray) -> float | None:
