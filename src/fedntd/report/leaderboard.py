@@ -25,7 +25,7 @@ def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]
             runs += read_recorded(place)
         else:
             runs += read_sound(find_runs([place]), "columns", "starts", named=places)
-    runs = list({run.path: run for run in runs}.values())  # a folder may be given twice, or lie in another
+    runs = list({run.path.resolve(): run for run in runs}.values())  # a folder may be given twice, or lie in another
     if sweep is None:
         return runs, len(runs)
     wanted = [identity(planned.config) for planned in read_sweep(sweep).runs]
