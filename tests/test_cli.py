@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from fedntd import ALGORITHMS, __version__, configure
 from fedntd.cli import main
@@ -179,6 +180,23 @@ def test_partition_as_numbers_and_as_a_picture(monkeypatch: pytest.MonkeyPatch, 
     assert Path("p.png").read_bytes().startswith(b"\x89PNG")
     assert fedntd(monkeypatch, "data", "partition", "demo", "-o", "p.png") == 0
     assert "samples a client: 60 to 60" in capsys.readouterr().out
+
+
+def test_names_in_brackets_are_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    for place in (f"{part}/{name}" for part in ("train", "test") for name in ("[b]a", "[i]b")):
+        Path("images", place).mkdir(parents=True)
+        for i in range(3):
+            Image.new("L", (8, 8), color=i).save(Path("images", place, f"{i}.png"))
+    own = ("data.name=folder", "data.path=images", "partition.name=iid", "federation.clients=2", "federation.ratio=1.0")
+    settings = [word for setting in own for word in ("--set", setting)]
+    assert fedntd(monkeypatch, "data", "partition", "demo", *settings) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["client", "[b]a", "[i]b", "all"]
+
+    Path("[red]/mnist").mkdir(parents=True)
+    Path("[red]/mnist/train-images-idx3-ubyte").touch()
+    monkeypatch.setenv("FEDNTD_DATA", "[red]")
+    assert fedntd(monkeypatch, "data", "list") == 0
+    assert "[red]/mnist" in capsys.readouterr().out
 
 
 def test_a_method_in_the_current_folder_can_be_named(monkeypatch: pytest.MonkeyPatch):

@@ -17,6 +17,17 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path: Path):
     assert [*file.parent.iterdir()] == [file]
 
 
+def test_two_processes_write_one_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "sweep.toml"
+    with whole(file) as mine:
+        mine.write_text("mine")
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        with whole(file) as theirs:
+            theirs.write_text("theirs")
+    assert file.read_text() == "mine"
+    assert [*tmp_path.iterdir()] == [file]
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("not that"), KeyboardInterrupt()])
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: BaseException):
     file = tmp_path / "page.html"

@@ -86,7 +86,7 @@ def test_a_finished_run_has_all_its_rounds(tmp_path: Path, blobs: Dataset, tiny_
                 getattr(read_run(tmp_path / "run"), what)
 
 
-def test_runs_are_found_by_their_folder_or_by_the_one_around_them(tmp_path: Path):
+def test_runs_are_found_by_their_folder_or_by_the_one_around_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("a/1", "a/2", "b", "a/2/deeper", "a/notes"):
         (tmp_path / name).mkdir(parents=True)
         if name != "a/notes":
@@ -94,6 +94,9 @@ def test_runs_are_found_by_their_folder_or_by_the_one_around_them(tmp_path: Path
     around, one = tmp_path / "a", tmp_path / "a/2"
     assert find_runs([around, tmp_path / "b", one]) == [tmp_path / "a/1", one, tmp_path / "b"]
     assert find_runs([one, around]) == [one, tmp_path / "a/1"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("a")
+    assert find_runs([one, Path("a"), tmp_path / "link"]) == [one, Path("a/1")]  # by another path, the same run
     with pytest.raises(FedntdError, match="notes is neither a run folder nor a folder of run folders"):
         find_runs([tmp_path / "b", tmp_path / "a/notes"])
     with pytest.raises(FedntdError, match="there is no folder"):

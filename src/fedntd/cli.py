@@ -218,7 +218,7 @@ def report(
     if figures is not None:
         from fedntd.report.figures import save_figures  # matplotlib takes its time to import
 
-        files = save_figures(found, figures, by or ())
+        files = save_figures(found, figures, by or (), baseline)
         stdout.print(f"figures: {len(files)} files in {escape(str(figures.resolve()))}", soft_wrap=True)
 
 
@@ -251,7 +251,7 @@ def export(
         found = []
         for done in track(runs, to, out, follow):
             found.append(done)
-            print(f"{done.name}: {len(done.records)} rounds, {done.status}", file=sys.stderr, flush=True)
+            print(f"{done.name}: {count(len(done.records), 'round')}, {done.status}", file=sys.stderr, flush=True)
     stdout.print(f"{count(len(found), 'run')} to {escape(str(out))}", soft_wrap=True, highlight=False)
 
 

@@ -13,8 +13,8 @@ from fedntd.errors import FedntdError
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
     """Where to write what shall become `file`: aside, under a name of the same ending, and moved into place when all is
-    written, so that a reader never meets half of it."""
-    aside = file.with_stem(f"{file.stem}.part")
+    written, so that a reader never meets half of it. Two processes may write it at once."""
+    aside = file.with_stem(f"{file.stem}.part-{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         yield aside

@@ -89,6 +89,10 @@ class State:
     without_clients: bool = False  # from a checkpoint that was written without `own`
 
 
+class Taken(FedntdError):
+    """Another process is writing to the run folder."""
+
+
 class RunFolder:
     """The folder of a run that is going on; while it is open, no other process can write to it."""
 
@@ -109,9 +113,7 @@ class RunFolder:
         try:
             self.lock.acquire(timeout=PATIENCE)
         except Timeout:
-            raise FedntdError(
-                f"another process is writing to {self.path}; wait for it or choose another folder"
-            ) from None
+            raise Taken(f"another process is writing to {self.path}; wait for it or choose another folder") from None
         except OSError as error:
             raise FedntdError(f"{self.path} cannot be written to: {error.strerror}") from error
         if not self.resume and (self.path / "config.toml").exists():

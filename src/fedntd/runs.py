@@ -111,7 +111,7 @@ class Run:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among `paths`, and those right inside them."""
+    """The run folders among `paths`, and those right inside them: each once, however often and by whatever path."""
     found: list[Path] = []
     for path in paths:
         require(path.exists(), f"there is no folder {path}")
@@ -121,7 +121,10 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
             f"{path} is neither a run folder nor a folder of run folders",
         )
         found += [path] if (path / "config.toml").exists() else inside
-    return list(dict.fromkeys(found))
+    first: dict[Path, Path] = {}
+    for path in found:
+        first.setdefault(path.resolve(), path)
+    return list(first.values())
 
 
 def read_runs(places: Sequence[Path], *parts: str, over: Collection[Path] = ()) -> list[Run]:

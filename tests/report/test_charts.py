@@ -1,7 +1,10 @@
 import pytest
 from make_runs import exact_run, methods_by_partitions, plain_record, settings, write_run
 
-from fedntd.report.charts import MOST_CURVES, MOST_METHODS, curves
+from fedntd.report.charts import MOST_CURVES, MOST_METHODS, best_groups, curves
+from fedntd.report.html import View, write_report
+from fedntd.report.statistics import is_baseline
+from fedntd.report.summary import group
 
 
 def test_a_group_is_one_line_and_its_failed_run_another(tmp_path):
@@ -62,3 +65,25 @@ def test_the_hardest_setting_has_the_same_methods_as_the_easiest(tmp_path):
         assert {curve.method for curve in drawn if curve.facet == facet} == {*names[2:]}
     assert len(drawn) == 3 * MOST_METHODS
     assert len({curve.colour for curve in drawn}) == MOST_METHODS
+
+
+@pytest.mark.parametrize("settings", [(2, 5), (2,)])
+def test_the_baseline_is_always_shown(tmp_path, settings):
+    """In place of the last of the best, however bad it is; of a baseline that is several groups, one will do."""
+    runs = [
+        exact_run(tmp_path / f"{i}{s}", [0.5 + 0.01 * i], algorithm="fedprox", algorithm__mu=1.0 + i, partition__s=s)
+        for i in range(MOST_CURVES + 1)
+        for s in settings
+    ]
+    runs += [exact_run(tmp_path / f"b{s}", [0.1], partition__s=s) for s in settings]
+    groups = group(runs)
+    shown = best_groups(groups)
+    assert "fedavg" not in {g.runs[0].config.algorithm.name for g in shown}
+    with_it = best_groups(groups, is_baseline(runs, "fedavg"))
+    assert len(with_it) == len(shown)
+    assert sum(g.runs[0].config.algorithm.name == "fedavg" for g in with_it) == len(settings)
+    assert best_groups(groups, is_baseline(runs, "fedprox")) == shown
+
+    write_report(runs, tmp_path / "page.html", view=View(baseline="fedavg"))
+    assert "the baseline always among them" in (tmp_path / "page.html").read_text()
+    assert {curve.label for curve in curves(runs, (), with_it)} == {g.label for g in with_it}

@@ -6,7 +6,8 @@ import pytest
 from make_runs import exact_run, methods_by_partitions
 from rich.console import Console
 
-from fedntd.report.compare import compare_json, compare_table
+from fedntd.report.compare import compare_json, compare_table, progress
+from fedntd.report.summary import group
 from fedntd.runs import Run
 
 
@@ -78,3 +79,9 @@ def test_json(tmp_path):
     assert (seeds["runs"], seeds["finished"], seeds["settings"]) == (2, 2, {"algorithm.name": "fedavg"})
     assert [member["seed"] for member in seeds["members"]] == [0, 1]
     assert (failed["final"], failed["failed"], failed["members"][0]["reason"]) == (None, 1, "why")
+
+
+def test_rounds_of_runs_that_have_unlike_many(tmp_path):
+    runs = [exact_run(tmp_path / str(rounds), [0.5] * rounds, rounds=rounds) for rounds in (1, 2)]
+    (together,) = group(runs, ["algorithm.name"])
+    assert progress(together) == "2"

@@ -66,6 +66,26 @@ class TestFiles:
         assert single.loc["c", "reason"] == "no luck"
         assert single.loc["a", "federation.clients"] == 20
 
+    @pytest.mark.parametrize(
+        ("settings", "told"),
+        [
+            ([{}, {"a": 1}], ["{}", "{'a': 1}"]),
+            ([[1, "a"], [2]], ["[1, 'a']", "[2]"]),
+            ([2**70, 1], [str(2**70), "1"]),
+            ([[], [1.5]], [[], [1.5]]),
+        ],
+    )
+    def test_tables_and_lists_among_the_settings(self, runs: list[Run], tmp_path: Path, settings: list, told: list):
+        """What Parquet has no one kind for is text."""
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'fedntd[frames]'")
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fedntd[frames]'")
+        for run, value in zip(runs, settings, strict=False):
+            run.settings["algorithm.shares"] = value
+        for per in ("round", "run"):
+            write_rows(runs[:2], tmp_path / "x.parquet", per)
+            back = pandas.read_parquet(tmp_path / "x.parquet").groupby("run")["algorithm.shares"].first()
+            assert [one if isinstance(one, str) else one.tolist() for one in back] == told
+
     def test_a_column_of_words_and_numbers(self, runs: list[Run], tmp_path: Path):
         """Two methods may have a setting of one name."""
         pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'fedntd[frames]'")

@@ -309,6 +309,7 @@ def test_trials_of_a_batch_that_chose_the_same_share_their_runs(write: Write, co
         ({"keys": {"together": 3}}, "'together' must be a list, or a range"),
         ({"keys": {"together": {"low": 3, "hi": 4}}}, "'together' must be a list, or a range"),
         ({"sampler": "grid", "keys": {"together": {"low": 3, "high": 4}}}, "a grid needs a list for 'together'"),
+        ({"keys": {"a.b": [1], "a": {"b": [2]}}}, "search.keys: 'a.b' is given twice, once as a table and once in"),
         ({"trials": 0, "keys": {"together": [1]}}, "search.trials must be a whole number from 1"),
         ({"measure": "loss", "keys": {"together": [1]}}, "search.measure = 'loss' is not known"),
         ({"sampler": 3, "keys": {"together": [1]}}, "search.sampler must be of type str, not 3"),

@@ -1,5 +1,6 @@
 """What many runs say together, against numbers worked out by hand and against scipy."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from make_runs import plain_record, settings, write_run
+from rich.console import Console
 from scipy import stats
 
 from fedntd import FedntdError
 from fedntd.paper.ledger import record
+from fedntd.report.compare import compare_table
 from fedntd.report.leaderboard import leaderboard
-from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, reaching, to_target
+from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, parse_target, reaching, to_target
 from fedntd.report.summary import group
 from fedntd.runs import Run
 from fedntd.tables import to_toml
@@ -107,6 +110,14 @@ class TestDifference:
         found = [Baseline(runs, "fedavg").difference(g) for g in group(runs)]
         assert [f and (f.n, round(f.mean, 6)) for f in found] == [None, (2, 0.1)]
 
+    def test_a_value_in_brackets_is_no_markup(self, tmp_path: Path):
+        runs = [made(tmp_path / str(seed), [0.5], seed=seed) for seed in (0, 1)]
+        for run, note in zip(runs, ("[b]", "[i]"), strict=True):
+            run.settings["algorithm.note"] = note
+        out = io.StringIO()
+        Console(file=out, width=80).print(compare_table(runs, extras=extras(runs, "algorithm.note=[b]", None)))
+        assert "vs [b]" in out.getvalue()
+
     def test_the_same_difference_everywhere_has_no_p(self):
         assert paired_p(np.array([0.5, 0.75]), np.array([0.25, 0.5])) is None
         assert paired_p(np.array([0.2, 0.9]), np.array([0.1, 0.8])) is None  # the same but for rounding
@@ -137,6 +148,48 @@ class TestTarget:
         assert (got.reached, got.runs, got.rounds, got.bytes) == (2, 3, 1.5, 2250.0)
         told = [extras(runs, None, target)[0].text(g) for target in (0.5, 0.1)]
         assert told == ["2 rounds\n2.25 kB\n2/3 runs", "1 round\n1.50 kB"]
+
+    def test_what_has_exactly_that_accuracy_has_reached_it(self, tmp_path: Path):
+        """Of 2,000 images, as many right answers as --target says in percent."""
+        for percent, right in ((1.1, 22), (55.55, 1111), (57.0, 1140), (100.0, 2000)):
+            target = parse_target(percent)
+            assert target is not None
+            assert right / 2000 >= target > (right - 1) / 2000
+
+
+class TestToldApart:
+    """What is told alike in short is told in full: two modules may have a method of one name."""
+
+    def test_methods_of_one_name(self, tmp_path: Path):
+        runs = [
+            made(tmp_path / f"{method}{s}{seed}", [value], seed=seed, partition__s=s)
+            for method, value in (("mine", 0.5), ("theirs", 0.6))
+            for s in (2, 5)
+            for seed in (0, 1)
+        ]
+        for run in runs:
+            run.settings["algorithm.name"] = f"{run.name[:-2]}:Method"
+        assert [g.label for g in group(runs)][:2] == ["mine:Method s=2", "theirs:Method s=2"]
+        assert [(g.label, len(g.runs)) for g in group(runs, ["algorithm.name"])] == [
+            ("mine:Method", 4),
+            ("theirs:Method", 4),
+        ]
+        found = Baseline(runs, "mine:Method").difference(group(runs, ["algorithm.name"])[1])
+        assert found is not None
+        assert (found.n, found.mean) == (4, pytest.approx(0.1))
+        assert leaderboard(runs).splitlines()[2:] == [
+            "| theirs:Method | **60.00 ± 0.00** | **60.00 ± 0.00** | 1.0 |",
+            "| mine:Method | 50.00 ± 0.00 | 50.00 ± 0.00 | 2.0 |",
+        ]
+        alone = [run for run in runs if run.name.startswith("mine")]
+        assert [g.label for g in group(alone, ["algorithm.name"])] == ["Method"]
+        assert Baseline(alone, "mine:Method").value == Baseline(alone, "Method").value == "Method"
+
+    def test_numbers_that_are_close(self, tmp_path: Path):
+        runs = [made(tmp_path / str(lr), [0.5], optimiser__lr=lr) for lr in (0.1, 0.10000001)]
+        told = ["lr=0.1", "lr=0.10000001"]
+        assert [g.label for g in group(runs, ["optimiser.lr"])] == told
+        assert leaderboard(runs).splitlines()[0] == f"| method | {' | '.join(told)} | mean place |"
 
 
 class TestHeatMap:
@@ -234,6 +287,12 @@ class TestLeaderboard:
         runs = [made(tmp_path / str(mu), [0.5 + mu / 10], algorithm="fedprox", algorithm__mu=mu) for mu in (1.0, 2.0)]
         found = leaderboard(runs).splitlines()[2:]
         assert found == ["| fedprox mu=2 | **70.00** | 1.0 |", "| fedprox mu=1 | 60.00 | 2.0 |"]
+
+    def test_a_bar_stays_in_its_cell(self, tmp_path: Path):
+        runs = [made(tmp_path / str(seed), [0.5], seed=seed) for seed in (0, 1)]
+        for run, note in zip(runs, ("x|y", "[b]"), strict=True):
+            run.settings["algorithm.note"] = note
+        assert r"| fedavg note=x\|y | " in leaderboard(runs)
 
     def test_nothing_right_is_0(self, tmp_path: Path):
         runs = [made(tmp_path / name, [value], algorithm=name) for name, value in (("fedavg", 0.0), ("fedntd", 0.1))]

@@ -10,11 +10,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
-from fedntd.record import read_records
+from fedntd.record import RunFolder, read_records
 from fedntd.runs import is_locked, read_run
+from fedntd.sweep.execute import train_group
+from fedntd.sweep.plan import jobs, read_sweep, status
 from fedntd.sweep.show import Board, Row, live_table
 from started import Started
 
@@ -271,6 +275,41 @@ def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start:
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     assert first.returncode == 130
+
+
+def test_a_run_that_another_process_trains_is_not_marked_as_failed(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as where a job array is submitted again while some of its tasks still run."""
+    monkeypatch.setattr("fedntd.record.PATIENCE", 0.0)
+    (job,) = jobs(read_sweep(write()).runs, tmp_path / "out")
+    with RunFolder(job.folder, job.config, resume=False) as theirs:
+        theirs.start([], np.zeros((0, 0), dtype=int), torch.device("cpu"), "fp32")
+        mine = train_group([job])
+        assert "another process is writing" in next(mine)["failed"]
+        theirs.put_status("finished")
+    assert [*mine] == []
+    assert status(job.folder) == "finished"
+
+
+@pytest.mark.parametrize("more", [(), ("--on", "slurm")])
+def test_a_full_disk_leaves_no_half_of_a_file(
+    more: tuple[str, ...], write: Write, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a sweep that was begun before, the copy of its file and its script stay as they were."""
+    assert command("sweep", str(write()), "--out", "out", "--on", "slurm")[0] == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+
+    def copy_some(_: Path, there: Path) -> None:
+        there.write_text("hal")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", copy_some)
+    code, _, err = command("sweep", str(write()), "--out", "out", *more)
+    assert code == 2
+    assert "out/sweep.toml cannot be written: No space left on device" in err
+    kept = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+    assert kept.items() - {(tmp_path / "out/.sweep-lock", b"")} == before.items()
 
 
 def test_a_folder_that_is_a_file(write: Write, command: Command, tmp_path: Path):

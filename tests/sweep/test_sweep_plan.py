@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedntd import FedntdError, federate
-from fedntd.sweep.plan import Job, groups, jobs, read_sweep
+from fedntd.sweep.plan import Job, free_name, groups, jobs, read_sweep
 from fedntd.tables import identity
 
 Write = Callable[..., Path]
@@ -80,6 +80,14 @@ def test_one_run_asked_for_twice_is_planned_once(write: Write):
 def test_names_that_cannot_be_folders_are_made_to_be(write: Write):
     rest = '[[runs]]\nalgorithm.name = "tiny:Fatal"\nalgorithm.lives = "/a b"\n[[runs]]\nalgorithm.name = "fedavg"\n'
     assert [run.name for run in read_sweep(write(rest)).runs] == ["Fatal,lives=_a_b", "fedavg"]
+
+
+@pytest.mark.parametrize("letter", ["a", "ä", "数"])
+def test_long_names_are_cut_by_their_bytes_of_which_a_file_system_takes_255(letter: str):
+    name = free_name(100 * letter + "b" * 30, "0123456789", set())
+    assert name.startswith(30 * letter)
+    assert name.endswith("-01234567")
+    assert len(name.encode()) <= 120
 
 
 @pytest.mark.parametrize(

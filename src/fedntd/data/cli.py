@@ -9,6 +9,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from fedntd.data import download
 from fedntd.data.datasets import DATASETS, SUMMARIES
@@ -51,7 +52,8 @@ def list_datasets(as_json: AsJson = False) -> None:
         here = "yes" if row["present"] else "in part" if row["where"] else "no"
         where = row["where"] or f"fedntd data get {row['name']}"
         shape = "×".join(map(str, row["shape"]))
-        table.add_row(row["name"], f"{row['train']:,} + {row['test']:,}", str(row["classes"]), shape, here, where)
+        sizes = f"{row['train']:,} + {row['test']:,}"
+        table.add_row(row["name"], sizes, str(row["classes"]), shape, here, Text(where))
     Console().print(table)
     for name, text in OWN.items():
         print(f"{name}: {text}")
@@ -130,7 +132,7 @@ def partition(
     table = Table(Column("client", justify="right", no_wrap=True), box=None, padding=(0, 1, 0, 0), pad_edge=False)
     shown = min(len(dataset.classes), 10)  # a hundred classes do not fit a terminal; the picture and --json have them
     for name in dataset.classes[:shown]:
-        table.add_column(name[:7], justify="right", no_wrap=True)
+        table.add_column(Text(name[:7]), justify="right", no_wrap=True)
     table.add_column("all", justify="right", style="bold")
     for client, row in enumerate(counts):
         table.add_row(str(client), *(str(n) if n else "·" for n in row[:shown]), str(row.sum()))

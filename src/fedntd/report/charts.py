@@ -1,7 +1,7 @@
 """What charts show, whoever draws them (`figures.py`, the page): curves and their styles, and partitions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,14 +61,18 @@ def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] 
     return drawn
 
 
-def best_groups(groups: Sequence[Group]) -> list[Group]:
+def best_groups(groups: Sequence[Group], baseline: Callable[[Run], bool] = lambda _: False) -> list[Group]:
     """In their own order, but no more than charts can show; of methods in several settings, each that is chosen in all
-    of its settings: the hardest of them would have none of the best groups, and nothing to be compared with."""
+    of its settings: the hardest of them would have none of the best groups, and nothing to be compared with. The best
+    of the baseline's is among them."""
     found: dict[str | int, list[float]] = {}
     for g in groups:
         found.setdefault(g.method or id(g), []).append(-1.0 if g.mean("final") is None else g.means["final"])
     ranked = sorted(found, key=lambda name: sum(found[name]) / len(found[name]), reverse=True)
-    chosen = {*ranked[: MOST_METHODS if any(g.facet for g in groups) else MOST_CURVES]}
+    chosen = ranked[: MOST_METHODS if any(g.facet for g in groups) else MOST_CURVES]
+    named = {g.method or id(g) for g in groups if all(map(baseline, g.runs))}
+    if named.isdisjoint(chosen):
+        chosen[-1:] = [name for name in ranked if name in named][:1] or chosen[-1:]
     return [g for g in groups if (g.method or id(g)) in chosen]
 
 

@@ -36,7 +36,7 @@ def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
     for heading in (*(["runs"] if several else []), *shown.values(), "rounds", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for extra in extras:
-        table.add_column(extra.heading, justify="right", no_wrap=True)
+        table.add_column(Text(extra.heading), justify="right", no_wrap=True)
     for g, before in zip(groups, [None, *groups], strict=False):
         if before and before.facet != g.facet:
             table.add_section()
@@ -106,8 +106,8 @@ def outcomes(one: Group) -> list[str]:
 
 
 def progress(one: Group) -> str:
-    """Rounds done, of how many if they are fewer."""
-    done, planned = max(run.rounds for run in one.runs), one.runs[0].config.federation.rounds
+    """Rounds done, of how many if they are fewer; with `--by`, runs of one group may have unlike many."""
+    done, planned = max(run.rounds for run in one.runs), max(run.config.federation.rounds for run in one.runs)
     return str(done) if done == planned else f"{done}/{planned}"
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from importlib import import_module
@@ -85,15 +85,24 @@ def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
 
 
 def of_one_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As text, a column of several kinds: two methods may have a setting of one name, a word of one, a number of the
-    other. Parquet takes one kind a column."""
-    kinds: dict[str, set[type]] = {}
+    """As text, a setting of several kinds: two methods may have one of the same name, a word of one, a number of the
+    other. Parquet takes one kind a column, and the same keys in all tables."""
+    measured = {f.name for f in fields(Record)}
+    found: dict[str, set[str]] = {}
     for row in rows:
-        for key, value in row.items():
-            if value is not None:
-                kinds.setdefault(key, set()).add(float if type(value) is int else type(value))
-    mixed = {key for key, found in kinds.items() if len(found) > 1}
+        for key in row.keys() - measured:
+            found.setdefault(key, set()).update(kinds(row[key]))
+    mixed = {key for key, several in found.items() if len(several) > 1}
     return [{k: str(v) if k in mixed and v is not None else v for k, v in row.items()} for row in rows]
+
+
+def kinds(value: Any) -> set[str]:
+    """Those of a list are those of what is in it."""
+    if isinstance(value, list):
+        return {f"list of {kind}" for each in value for kind in kinds(each)}
+    if isinstance(value, Mapping) or (isinstance(value, int) and abs(value) >= 2**63):
+        return {"one", "another"}  # never one kind, so that it becomes text
+    return set() if value is None else {"number" if type(value) in (int, float) else type(value).__name__}
 
 
 # --- trackers ---------------------------------------------------------------------------------------------------

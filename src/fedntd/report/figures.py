@@ -21,7 +21,7 @@ from fedntd.report.charts import (
     is_number,
     partition_title,
 )
-from fedntd.report.statistics import HeatMap, heat_map
+from fedntd.report.statistics import HeatMap, heat_map, is_baseline
 from fedntd.report.style import BLUES, GREY, bare, colour_bar, plain, save_figure, styled, whole_numbers
 from fedntd.report.summary import Group, group, labels
 from fedntd.runs import Run
@@ -264,16 +264,18 @@ def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
     return figure
 
 
-def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = ()) -> list[Path]:
+def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = (), baseline: str | None = None) -> list[Path]:
     """Each figure for which there is something to show, as PNG and as PDF; of very many runs, of the best groups."""
     figures: dict[str, Callable[[], Figure]] = {}
-    groups, drawn = group(runs, by), curves(runs, by)
+    groups = group(runs, by)
+    chosen = best_groups(groups, is_baseline(runs, baseline))
+    drawn = curves(runs, by, chosen)
     heat = heat_map(runs, by)
     if heat is not None:
         figures["two-settings"] = lambda: heat_figure(heat)
     if len(drawn) > 2:
         figures["cost"] = lambda: cost_figure(groups, drawn)
-    if len(groups) > len(best_groups(groups)) or len(runs) > 2 * MOST_CURVES:
+    if len(groups) > len(chosen) or len(runs) > 2 * MOST_CURVES:
         runs = [run for curve in drawn for run in curve.runs]
     if any(run.rounds for run in runs):
         figures |= {

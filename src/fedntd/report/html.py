@@ -59,7 +59,8 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         return (files("fedntd.report") / name).read_text(encoding="utf-8")
 
     groups, labels = summary.group(runs, view.by), summary.labels(runs)
-    curves = charts.curves(runs, view.by, groups)
+    chosen = charts.best_groups(groups, statistics.is_baseline(runs, view.baseline))
+    curves = charts.curves(runs, view.by, chosen)
     partitions = charts.distinct_partitions(runs)
     many = len(runs) > MANY
     best, costs = compare.best_shown(groups), Costs.of(groups)
@@ -81,13 +82,13 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         curves=curves,
         curve_of=curve_of,
         local_measured=any(curve.values("in_local")[0] for curve in curves),
-        left_out=len(groups) - len(charts.best_groups(groups)),
+        left_out=len(groups) - len(chosen),
         many=many,
         several=any(len(g.runs) > 1 for g in groups),
         by=view.by,
         facets=unique(g.facet for g in groups if g.facet),
         pivot=pivot(groups, best),
-        cards=cards(charts.best_groups(groups)),
+        cards=cards(chosen),
         headings=headings,
         all_headings=HEADINGS,
         explained=EXPLAINED,

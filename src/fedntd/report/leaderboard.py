@@ -25,7 +25,7 @@ def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]
             runs += read_recorded(place)
         else:
             runs += read_sound(find_runs([place]), "columns", "starts", named=places)
-    runs = list({run.path: run for run in runs}.values())  # a folder may be given twice, or lie in another
+    runs = list({run.path.resolve(): run for run in runs}.values())  # a folder may be given twice, or lie in another
     if sweep is None:
         return runs, len(runs)
     wanted = [identity(planned.config) for planned in read_sweep(sweep).runs]
@@ -48,7 +48,8 @@ def leaderboard(runs: Sequence[Run]) -> str:
     scores: dict[str, dict[str, Group]] = {}
     # a column says nothing of methods, whose settings may have the same name as a partition's
     told = [
-        (m, where.replace("partition.", "") or thing(runs[0].config.data.name)) for m, where in methods_and_rest(runs)
+        (in_a_cell(m), in_a_cell(where.replace("partition.", "") or thing(runs[0].config.data.name)))
+        for m, where in methods_and_rest(runs)
     ]
     columns = list(dict.fromkeys(column for _, column in told))
     # a run that failed counts if no other of its seed has finished
@@ -84,6 +85,11 @@ def leaderboard(runs: Sequence[Run]) -> str:
         last = f"{place(method):.1f}" if method in whole else "–"
         lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {last} |")
     return "\n".join(lines) + "\n"
+
+
+def in_a_cell(text: str) -> str:
+    """Of a table in Markdown, where a bar would begin the next one."""
+    return text.replace("|", r"\|")
 
 
 def seeds_of(group: Group) -> set[int]:

@@ -2,32 +2,31 @@
 other."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.report.compare import Extra
-from fedntd.report.summary import Group, differing, is_telling, summarise, telling
-from fedntd.report.wording import count, show, size, thing
+from fedntd.report.summary import Group, differing, is_telling, summarise, telling, words
+from fedntd.report.wording import count, size
 from fedntd.runs import Run
 
 
 def parse_baseline(text: str, runs: Sequence[Run]) -> tuple[str, str]:
-    """ "optimiser.lr=0.01" as its key and value; a value alone is that of algorithm.name."""
+    """ "optimiser.lr=0.01" as its key and value; a value alone is that of algorithm.name. A name may be in full."""
     key, equals, value = text.rpartition("=")
     key = key if equals else "algorithm.name"
     known = dict.fromkeys(k for run in runs for k in run.settings)
     require(key in known, f"--baseline {text}: no run has the setting '{key}'; {did_you_mean(key, known)}")
-    values = dict.fromkeys(as_text(key, run.settings[key]) for run in runs if key in run.settings)
+    wording = words(key, runs)
+    value = wording.get(repr(value), value)
+    values = wording.values()
     require(value in values, f"--baseline {text}: no run has {key} = {value}; {did_you_mean(value, values)}")
     return key, value
-
-
-def as_text(key: str, value: object) -> str:
-    return thing(str(value)) if key.endswith(".name") else show(value)
 
 
 # --- a difference, and whether it could be chance ---------------------------------------------------------------
@@ -55,10 +54,11 @@ class Baseline:
             for key in differing(runs)
             if key != self.key and is_telling(key, runs) and not key.startswith(tuple(own))
         ]
+        self.words = words(self.key, runs)
         self.values = self.mean_values([run for run in runs if self.holds(run)])
 
     def holds(self, run: Run) -> bool:
-        return self.key in run.settings and as_text(self.key, run.settings[self.key]) == self.value
+        return self.key in run.settings and self.words[repr(run.settings[self.key])] == self.value
 
     def mean_values(self, runs: Sequence[Run]) -> dict[str, float]:
         """Final accuracy by all settings but the baseline's own; of several runs that are alike in those, the mean."""
@@ -79,6 +79,11 @@ class Baseline:
             return None
         ours, theirs = np.array(pairs).T
         return Difference(float((ours - theirs).mean()), paired_p(ours, theirs), len(pairs))
+
+
+def is_baseline(runs: Sequence[Run], text: str | None) -> Callable[[Run], bool]:
+    """Whether a run is one of those that `--baseline` names."""
+    return Baseline(runs, text).holds if text is not None else lambda _: False
 
 
 def paired_p(a: np.ndarray, b: np.ndarray) -> float | None:
@@ -123,7 +128,8 @@ def reaching(one: Group, target: float) -> Reached:
 def parse_target(percent: float | None) -> float | None:
     if percent is not None and not 0 < percent <= 100:
         raise FedntdError(f"--target is an accuracy in percent, above 0 and at most 100, not {percent:g}")
-    return None if percent is None else percent / 100
+    # as it was written: 1.1 / 100 is a little more than 22 right answers of 2,000
+    return None if percent is None else float(Decimal(str(percent)) / 100)
 
 
 # --- as columns of a table --------------------------------------------------------------------------------------
@@ -203,8 +209,8 @@ def heat_map(runs: Sequence[Run], by: Sequence[str] = ()) -> HeatMap | None:
     return HeatMap(
         keys[0],
         keys[1],
-        [as_text(keys[0], axes[0][row]) for row in rows],
-        [as_text(keys[1], axes[1][column]) for column in columns],
+        [words(keys[0], runs)[row] for row in rows],
+        [words(keys[1], runs)[column] for column in columns],
         np.array([[float(np.mean(values)) if values else math.nan for values in row] for row in found]),
         np.array([[len(values) for values in row] for row in found]),
     )

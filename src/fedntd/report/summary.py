@@ -108,6 +108,7 @@ def methods_and_rest(runs: Sequence[Run]) -> list[tuple[str, str]]:
     keys = [key for key in telling(runs) if key != "algorithm.name"]
     keys.sort(key=lambda key: not key.startswith("algorithm."))
     names = short_names(keys)
+    wording = {key: words(key, runs) for key in ("algorithm.name", *keys)}
     values: dict[tuple[str, Any], set[str]] = {}  # of a key, among the peers of a run
     for run in runs:
         for key in keys:
@@ -116,14 +117,15 @@ def methods_and_rest(runs: Sequence[Run]) -> list[tuple[str, str]]:
     def told(key: str, settings: dict[str, Any]) -> str:
         if key not in settings or len(values[peers(key, settings)]) == 1:
             return ""
+        word = wording[key][repr(settings[key])]
         if key in ("server.name", "robust.name", "auxiliary.name"):  # most runs have none of them
-            return "" if settings[key] in ("none", "") else f"{key.split('.')[0]}={thing(settings[key])}"
-        return setting(names[key], settings[key])
+            return "" if word in ("none", "") else f"{key.split('.')[0]}={word}"
+        return setting(names[key], word)
 
     def both(settings: dict[str, Any]) -> tuple[str, str]:
         method = [told(key, settings) for key in keys if key.startswith(METHOD)]
         rest = [told(key, settings) for key in keys if not key.startswith(METHOD)]
-        return joined([thing(settings["algorithm.name"]), *method]), joined(rest)
+        return joined([wording["algorithm.name"][repr(settings["algorithm.name"])], *method]), joined(rest)
 
     return [both(run.settings) for run in runs]
 
@@ -145,9 +147,19 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     return {key: end if endings[end := key.split(".")[-1]] == 1 else key for key in keys}
 
 
-def setting(name: str, value: Any) -> str:
+def words(key: str, runs: Sequence[Run]) -> dict[str, str]:
+    """How people are told the values of a setting, by their repr: in short, unless two would then be told alike, such
+    as "mine:Method" and "theirs:Method"."""
+    values = {repr(value := run.settings[key]): value for run in runs if key in run.settings}
+    short = {of: thing(str(value)) if key.endswith(".name") else show(value) for of, value in values.items()}
+    if len({*short.values()}) == len(values):
+        return short
+    return {of: of if isinstance(value, float) else show(value) for of, value in values.items()}
+
+
+def setting(name: str, word: str) -> str:
     """As labels tell it: "lr=0.1"; of what was chosen by its name, the name alone."""
-    return thing(value) if name.split(".")[-1] == "name" else f"{name}={show(value)}"
+    return word if name.split(".")[-1] == "name" else f"{name}={word}"
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -238,9 +250,10 @@ def group_by(runs: Sequence[Run], by: Sequence[str]) -> list[Group]:
     known = dict.fromkeys(key for run in runs for key in run.settings)
     for key in by:
         require(key in known, f"--by {key}: no run has such a setting; {did_you_mean(key, known)}")
-    names = short_names(by)
+    names, wording = short_names(by), {key: words(key, runs) for key in by}
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        parts = [setting(names[key], value) for key in by if (value := run.settings.get(key)) is not None]
+        had = [(key, value) for key in by if (value := run.settings.get(key)) is not None]
+        parts = [setting(names[key], wording[key][repr(value)]) for key, value in had]
         groups.setdefault(joined(parts) or "other", []).append(run)
     return [Group(label, members) for label, members in groups.items()]

@@ -20,6 +20,7 @@ from fedntd.data.chosen import load_dataset
 from fedntd.data.cli import AsJson, Settings
 from fedntd.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
+from fedntd.files import whole
 from fedntd.record import PATIENCE
 from fedntd.report.wording import count
 from fedntd.sweep import execute, show
@@ -148,7 +149,8 @@ def working_in(out: Path, file: Path, alone: bool = True) -> Iterator[None]:
         if alone:
             lock.acquire(timeout=PATIENCE)
         if file.resolve() != (out / "sweep.toml").resolve():
-            shutil.copyfile(file, out / "sweep.toml")
+            with whole(out / "sweep.toml") as aside:
+                shutil.copyfile(file, aside)
     except Timeout:
         raise FedntdError(f"another sweep is working on {out}; wait for it or choose another --out") from None
     except OSError as error:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from fedntd.errors import FedntdError, reason
-from fedntd.record import Record, RunFolder
+from fedntd.record import Record, RunFolder, Taken
 from fedntd.sweep.plan import Job, status
 from fedntd.tables import from_table, to_table
 from fedntd.together import federate_together
@@ -40,12 +40,13 @@ class Died(Exception):
 
 
 def train_group(group: Group) -> Generator[Event]:
-    """Train runs together, each from where its folder is; a run that fails is recorded, and the others go on."""
+    """Train runs together, each from where its folder is; a run that fails is recorded, and the others go on. What
+    becomes of one that another process trains is for that to say."""
     together = federate_together([job.config for job in group], [job.folder for job in group], resume=True)
     failed = {}
     try:
         for i, got in together:
-            if isinstance(got, FedntdError):
+            if isinstance(got, FedntdError) and not isinstance(got, Taken):
                 failed[i] = str(got)
             yield event_of(group[i].name, got)
     finally:

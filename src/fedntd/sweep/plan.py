@@ -220,8 +220,8 @@ def safe_name(name: str) -> str:
 def free_name(name: str, key: str, taken: set[str]) -> str:
     """For a folder of its own, of a run with this identity, among others; not too long for a file system."""
     name = safe_name(name)
-    if len(name) > 120 or name.lower() in taken:  # some file systems do not tell A from a
-        name = f"{name[:110]}-{key[:8]}"
+    if len(name.encode()) > 120 or name.lower() in taken:  # some file systems do not tell A from a
+        name = f"{name.encode()[:110].decode(errors='ignore')}-{key[:8]}"
     taken.add(name.lower())
     return name
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedntd.errors import FedntdError
+from fedntd.files import whole
 
 SCRIPT = """\
 #!/bin/bash
@@ -41,11 +41,8 @@ def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> 
         out=shlex.quote(str(out.resolve())),
     )
     script = out / "slurm.sh"
-    with working_in(out, file, alone=False):
-        try:
-            logs.mkdir(exist_ok=True)
-            script.write_text(text, encoding="utf-8")
-            script.chmod(0o755)
-        except OSError as error:
-            raise FedntdError(f"{script} cannot be written: {error.strerror}") from error
+    with working_in(out, file, alone=False), whole(script) as aside:
+        logs.mkdir(exist_ok=True)
+        aside.write_text(text, encoding="utf-8")
+        aside.chmod(0o755)
     return script

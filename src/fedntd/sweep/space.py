@@ -78,7 +78,10 @@ def space_of(table: Any, path: str = "") -> dict[str, Any]:
     space: dict[str, Any] = {}
     for key, value in table.items():
         nested = isinstance(value, Mapping) and "low" not in value
-        space |= space_of(value, f"{path}{key}.") if nested else {f"{path}{key}": value}
+        part = space_of(value, f"{path}{key}.") if nested else {f"{path}{key}": value}
+        twice = next((key for key in part if key in space), None)
+        require(twice is None, f"search.keys: '{twice}' is given twice, once as a table and once in quotes")
+        space |= part
     return space
 
 
