@@ -28,10 +28,10 @@ from fedntd.flower.messages import (
     check_report,
     check_update,
     hello,
+    read_counts,
     read_hello,
     read_update,
 )
-from fedntd.flower.server_app import read_counts
 from fedntd.flower.site import Samples, Site, held_out, site_number
 from fedntd.record import Record, load_checkpoint
 from fedntd.tables import from_table

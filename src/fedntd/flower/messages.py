@@ -25,6 +25,7 @@ from fedntd.config import Config
 from fedntd.data.dataset import kind_of
 from fedntd.errors import FedntdError, require
 from fedntd.flower.site import Samples, Site
+from fedntd.metrics import Counts
 from fedntd.tables import build, from_table
 from fedntd.tree import Tree, Weights
 
@@ -242,3 +243,18 @@ def check_report(report: Report, samples: int) -> None:
         math.isnan(report.right) or 0 <= report.right <= samples,
         f"it says that its model got {report.right:g} of its {samples} samples right",
     )
+
+
+def read_counts(message: Message, classes: int, max_samples: int) -> Counts:
+    try:
+        found = content(message).config_records["counts"]
+        numbers = (found["correct"], found["total"], found["loss"])
+        correct, total, loss = (torch.tensor(n, dtype=torch.float64) for n in numbers)
+    except FedntdError:
+        raise
+    except Exception as error:  # whatever strange bytes can lead to
+        raise FedntdError(f"its counts cannot be read: {error}") from error
+    shapes = correct.shape == total.shape == (classes,) and loss.shape == ()
+    right = shapes and 1 <= total.sum() <= max_samples and loss.isfinite()
+    require(bool(right and (correct >= 0).all() and (correct <= total).all()), "its counts are not believable")
+    return Counts(correct, total, loss)

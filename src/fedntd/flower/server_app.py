@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Context as FlowerContext
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
@@ -39,8 +39,8 @@ from fedntd.flower.messages import (
     Order,
     Report,
     Settings,
-    content,
     describe,
+    read_counts,
     read_settings,
     read_update,
     to_record,
@@ -335,18 +335,3 @@ def as_most_say(sites: Sites) -> Samples:
     (classes, shape, integers), _ = told.most_common(1)[0]
     kind = torch.int64 if integers else torch.float32
     return Samples(Part(torch.zeros(2, *shape, dtype=kind), torch.zeros(2, dtype=torch.int64)), classes)
-
-
-def read_counts(message: Message, classes: int, max_samples: int) -> Counts:
-    try:
-        found = content(message).config_records["counts"]
-        numbers = (found["correct"], found["total"], found["loss"])
-        correct, total, loss = (torch.tensor(n, dtype=torch.float64) for n in numbers)
-    except FedntdError:
-        raise
-    except Exception as error:  # whatever strange bytes can lead to
-        raise FedntdError(f"its counts cannot be read: {error}") from error
-    shapes = correct.shape == total.shape == (classes,) and loss.shape == ()
-    right = shapes and 1 <= total.sum() <= max_samples and loss.isfinite()
-    require(bool(right and (correct >= 0).all() and (correct <= total).all()), "its counts are not believable")
-    return Counts(correct, total, loss)
