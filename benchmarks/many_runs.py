@@ -26,7 +26,8 @@ import fedntd
 from fedntd.config import Config
 from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
-from fedntd.record import Record, environment, to_line
+from fedntd.environment import environment
+from fedntd.record import Record, to_line
 from fedntd.tables import from_table, to_toml
 
 METHODS = ("fedavg", "fedprox", "scaffold", "moon", "fedntd")

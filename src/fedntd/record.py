@@ -15,14 +15,10 @@ at a run folder through `runs.py`.
 import dataclasses
 import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +30,7 @@ from safetensors.torch import save_file
 
 from fedntd import tables, tree
 from fedntd.config import Config
+from fedntd.environment import environment
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.tree import Weights
@@ -321,31 +318,3 @@ def as_record(values: dict[str, Any]) -> Record:
     record = object.__new__(Record)
     record.__dict__.update(values)
     return record
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    from fedntd import __version__
-
-    on_gpu = device.type == "cuda"
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "fedntd": __version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if on_gpu else f"CPU ({platform.machine()})",
-        "cores": os.cpu_count(),
-    }
-
-
-def commit() -> str | None:
-    """Of the source tree that fedntd runs from, if it runs from one."""
-    here = Path(__file__).parent
-    with suppress(OSError, subprocess.SubprocessError):
-        if (here.parent.parent / ".git").exists():
-            command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    return None
