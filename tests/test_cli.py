@@ -92,7 +92,10 @@ def test_run_compare_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert "<html" in Path("page.html").read_text()
     assert {f.suffix for f in Path("figures").iterdir()} == {".png", ".pdf"}
 
-    assert fedntd(monkeypatch, "run", "--resume", "--out", "runs/a", "--set", "federation.rounds=3") == 0
+    again = ("run", "--resume", "--out", "runs/a", "--set", "federation.rounds=3")
+    assert fedntd(monkeypatch, *again) == 2  # its network is of a module that is not in the current folder
+    assert "runs/a/config.toml would import code" in capsys.readouterr().err
+    assert fedntd(monkeypatch, *again, "--trust") == 0
     assert [r.round for r in read_run(Path("runs/a")).records] == [1, 2, 3]
 
 
@@ -113,7 +116,7 @@ def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyP
         (("run", "demo", "--set", f"federation.local_epochs={10**12}"), "with this data, at most 16666666 can"),
         (("run", "demo", "--set", "seeds=[]"), "the list of 'seed' is empty"),
         (("run", "demo", "--set", "algorithm.beta=[]"), "the list of 'algorithm.beta' is empty"),
-        (("run", "demo", "--set", "model.name=os:getcwd"), "the model is a str, not a torch.nn.Module"),
+        (("run", "demo", "--set", "model.name=os:getcwd"), "model.name = 'os:getcwd' is no model"),
         (("run", "cifar10-s2"), "fedntd data get cifar10"),
         (("run", "--resume"), "--resume needs --out DIR"),
         (("run", "--resume", "--out", "none"), "there is no run to resume in none"),
@@ -225,8 +228,8 @@ def test_the_file_of_a_sweep_is_told_from_that_of_a_run(
 OWN = """
 from dataclasses import dataclass
 from torch import nn
-from fedntd import FedAvg
-def data(): return open("scans.csv")
+from fedntd import Dataset, FedAvg
+def data() -> Dataset: return open("scans.csv")
 def deal(labels, clients, rng): return [labels.nothere]
 def nobody(labels, clients, rng): return None
 @dataclass(frozen=True)

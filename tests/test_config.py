@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedntd import Config, FedntdError, configure
 from fedntd.algorithms.released import RELEASED
 from fedntd.choices import Choice
+from fedntd.config import with_own_code
 from fedntd.data.partition import PARTITIONS
 from fedntd.presets import TABLE1, preset, released_values
 from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settings
@@ -86,16 +87,22 @@ from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settin
         ({"algorithm": {"name": ":x"}}, "algorithm.name = ':x' is not known; "),
         ({"model": {"name": ".nets:Net"}}, "model.name = '.nets:Net' is not known; "),
         ({"data": {"name": "json:"}}, "data.name = 'json:' is not known; "),
-        ({"model": {"name": "builtins:int"}}, "model.name = 'builtins:int' cannot be used: no signature found"),
-        ({"algorithm": {"name": "os:getcwd"}}, "algorithm.name = 'os:getcwd' gives a str, not a method"),
-        ({"server": {"name": "os:getcwd"}}, "server.name = 'os:getcwd' gives a str, not a method"),
+        (
+            {"model": {"name": "builtins:int"}},
+            "model.name = 'builtins:int' cannot be used: ValueError: no signature found",
+        ),
+        (
+            {"algorithm": {"name": "os:getcwd"}},
+            "algorithm.name = 'os:getcwd' is no method: it must be a class derived from",
+        ),
+        ({"server": {"name": "os:getcwd"}}, "server.name = 'os:getcwd' is no method: it must be a class derived from"),
         ({"robust": {"name": "os:getcwd"}}, "robust.name = 'os:getcwd' is no rule for uploads"),
         ({"measure": {"local_every": -1}}, "measure.local_every must be at least 0"),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_the_key(table: dict, sentence: str):
     with pytest.raises(FedntdError) as error:
-        from_table(table)
+        with_own_code(from_table(table))
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -263,4 +270,4 @@ def test_what_was_not_released_has_no_such_variant():
 
 def test_a_setting_whose_name_the_federation_uses_is_refused():
     with pytest.raises(FedntdError, match="algorithm 'stateful:Mixing' has a setting 'ratio', which is"):
-        from_table({"algorithm": {"name": "stateful:Mixing"}})
+        with_own_code(from_table({"algorithm": {"name": "stateful:Mixing"}}))

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedntd import Config, Dataset, FedntdError, federate
 from fedntd.choices import Choice
-from fedntd.config import Data
+from fedntd.config import Data, with_own_code
 from fedntd.runs import COLUMNS, find_runs, read_run
 from fedntd.sweep.plan import status
 from fedntd.tables import from_table
@@ -132,11 +132,11 @@ def of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     module.write_text(
         "import torch\n"
         "from dataclasses import dataclass\n"
-        "from fedntd import FedAvg, from_tensors\n"
+        "from fedntd import Dataset, FedAvg, from_tensors\n"
         "@dataclass(frozen=True)\n"
         "class Own(FedAvg):\n"
         "    mu: float = 0.1\n"
-        "def images():\n"
+        "def images() -> Dataset:\n"
         "    x, y = torch.zeros(40, 1, 16, 16, dtype=torch.uint8), torch.arange(40) % 10\n"
         "    return from_tensors('images', (x, y), (x, y))\n"
     )
@@ -144,7 +144,7 @@ def of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     own = {"algorithm": {"name": "gone_since:Own"}, "data": {"name": "gone_since:images"}, "partition": {"name": "iid"}}
     config = from_table({**own, "federation": {"clients": 2, "ratio": 0.5, "rounds": 1, "local_epochs": 1}})
     list(federate(config, out=tmp_path / "run"))
-    assert read_run(tmp_path / "run").config == config
+    assert read_run(tmp_path / "run").config == with_own_code(config)
     module.unlink()
     monkeypatch.delitem(sys.modules, "gone_since")
     return tmp_path / "run"

@@ -1,17 +1,26 @@
-"""What a name in a config stands for: an entry of a registry, or a thing of the user's own, with its own parameters."""
+"""What a name in a config stands for: an entry of a registry, or code of the user's own, with its own parameters.
+
+Reading a config never imports or calls code that it names: whoever looks at a run folder may have it from a stranger.
+`resolve` therefore leaves an import path as it is. `resolve_own` and `call` import it, for those who train.
+"""
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import NoneType, UnionType
 from typing import Any, get_args
 
-from fedntd.algorithms import ALGORITHMS, SERVER_RULES
+from torch import nn
+
+from fedntd.algorithms import ALGORITHMS, SERVER_RULES, FedAvg
 from fedntd.algorithms.released import NAMES as RELEASED_NAMES
 from fedntd.algorithms.released import released_values, without_suffix
 from fedntd.algorithms.robust import ROBUST
+from fedntd.data.dataset import Dataset
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
 from fedntd.errors import FedntdError, did_you_mean, reason, require
@@ -40,11 +49,30 @@ class Choice:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is an import path, which stands for code of the user's own."""
+    return ":" in name and not name.startswith(GIVEN)
+
+
 def resolve(section: str, choice: Choice) -> Choice:
-    """Check the options against the parameters of what was chosen, and fill in its defaults."""
+    """Check the options against the parameters of what was chosen, and fill in its defaults; without importing.
+
+    Options of the user's own code are only checked to be plain values, since its parameters are not known yet.
+    """
+    check_name(section, choice.name)
+    if is_own(choice.name):
+        return Choice(choice.name, {key: typed(f"{section}.{key}", v, Any) for key, v in choice.options.items()})
     if section == "algorithm" and (method := without_suffix(choice.name)):
         choice = Choice(method, {**released_values(method), **choice.options})
-    function = target(section, choice.name)
+    return fill_in(section, choice, target(section, choice.name))
+
+
+def resolve_own(section: str, choice: Choice) -> Choice:
+    """The same for code of the user's own, which is imported for it."""
+    return fill_in(section, choice, target(section, choice.name))
+
+
+def fill_in(section: str, choice: Choice, function: Callable[..., Any]) -> Choice:
     takes = {n: p for n, p in parameters(function).items() if n not in SUPPLIED}
     if any(p.kind is p.VAR_KEYWORD for p in takes.values()):
         return Choice(
@@ -69,13 +97,12 @@ def all_options(section: str) -> set[str]:
     return {name for function in REGISTRIES[section].values() for name in parameters(function)} - SUPPLIED
 
 
-def target(section: str, name: str) -> Callable[..., Any]:
-    """The function or class that `name` stands for in `section`."""
+def check_name(section: str, name: str) -> None:
+    """Whether it is one of the registry or has the form of an import path."""
     registry = REGISTRIES[section]
-    if name in registry:
-        return registry[name]
-    if name.startswith(GIVEN):
-        return partial(not_given_again, section, name)
+    valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
+    if name in valid or name.startswith(GIVEN):
+        return
     module, colon, attribute = name.partition(":")
     if "" in (module, colon, attribute) or module.startswith("."):
         head, _, last = name.rpartition(".")
@@ -83,13 +110,28 @@ def target(section: str, name: str) -> Callable[..., Any]:
             not (head and all(part.isidentifier() for part in name.split("."))),
             f"{section}.name = '{name}' is not known; of your own, it is written with a colon: '{head}:{last}'",
         )
-        valid = [*registry, *RELEASED_NAMES] if section == "algorithm" else registry
         raise FedntdError(
             f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
             f"your own is given as 'package.module:Name'"
         )
+
+
+def target(section: str, name: str) -> Callable[..., Any]:
+    """The function or class that `name` stands for in `section`; code of the user's own is imported."""
+    if name in REGISTRIES[section]:
+        return REGISTRIES[section][name]
+    if name.startswith(GIVEN):
+        return partial(not_given_again, section, name)
+    check_name(section, name)
+    return imported(section, name)
+
+
+def imported(section: str, name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append("")  # last, so that no file in the current folder takes the place of an installed package
     try:
-        found = importlib.import_module(module)
+        found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
@@ -98,13 +140,35 @@ def target(section: str, name: str) -> Callable[..., Any]:
         raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}{where}") from error
     except Exception as error:  # whatever a module of the user's own does when it is imported
         raise FedntdError(f"{section}.name = '{name}' cannot be imported: {reason(error)}") from error
-    if not callable(found):
-        raise FedntdError(f"{section}.name = '{name}' is not a function or class")
-    try:
-        parameters(found)
-    except ValueError as error:  # some that are written in C
-        raise FedntdError(f"{section}.name = '{name}' cannot be used: {error}") from error
+    check_kind(section, name, found)
     return found
+
+
+def check_kind(section: str, name: str, found: Any) -> None:
+    """Before anything is called: whether it is of a kind that this section can use, by its class or its signature."""
+    told = f"{section}.name = '{name}'"
+    require(callable(found), f"{told} is not a function or class")
+    if section in ("algorithm", "server"):
+        fits = isinstance(found, type) and issubclass(found, FedAvg)
+        require(fits, f"{told} is no method: it must be a class derived from FedAvg")
+        return
+    try:
+        signature = inspect.signature(found, eval_str=True)
+    except Exception as error:  # some that are written in C have none; an annotation may name what is not there
+        raise FedntdError(f"{told} cannot be used: {reason(error)}") from error
+    if section in ("partition", "robust"):
+        needed = ("labels", "clients") if section == "partition" else ("up", "p")
+        what = "way to deal out samples" if section == "partition" else "rule for uploads"
+        fits = {*needed} <= signature.parameters.keys()
+        require(fits, f"{told} is no {what}: it must be a function of {' and '.join(needed)}")
+        return
+    kind, noun, written = (nn.Module, "model", "nn.Module") if section == "model" else (Dataset, "dataset", "Dataset")
+    returned = found if isinstance(found, type) else signature.return_annotation
+    require(
+        isinstance(returned, type) and issubclass(returned, kind),
+        f"{told} is no {noun}: it must be a class derived from {written}, or a function that says that it returns one, "
+        f"as in: def {name.rpartition(':')[2]}(...) -> {written}",
+    )
 
 
 def not_given_again(section: str, name: str, **_: Any) -> None:

@@ -18,8 +18,8 @@ from fedntd import __version__
 from fedntd.algorithms.cli import algorithms
 from fedntd.bench import measure_speed
 from fedntd.collector import collector_paused
-from fedntd.config import Config
-from fedntd.data.cli import AsJson, Settings
+from fedntd.config import Config, with_own_code
+from fedntd.data.cli import AsJson, Settings, Trust
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of, told
 from fedntd.flower.cli import app as flower_app
@@ -40,7 +40,7 @@ from fedntd.runs import read_run, read_runs
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
-from fedntd.tables import from_table, identity, read, with_settings
+from fedntd.tables import from_table, identity, with_settings
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(
@@ -109,6 +109,7 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, killed or interrupted.")
     ] = False,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Train one federation and keep its records in a run folder; or several at once, where a key is a list.
@@ -121,12 +122,13 @@ def run(
     """
     require(not resume or out is not None, "--resume needs --out DIR: the folder of the run to go on with")
     if resume and out is not None and source is None:
-        table = read(out / "config.toml") if out.is_dir() else {}
+        require((out / "config.toml").is_file(), f"there is no run to resume in {out}; leave out --resume to start")
+        table = find_table(str(out / "config.toml"), trust)
     else:
-        table = find_table(source or "demo")
+        table = find_table(source or "demo", trust)
         require(not table.keys() & OF_SWEEPS, f"{source} is the file of a sweep; train it with: fedntd sweep {source}")
     names, tables = zip(*expand(with_settings(table, settings or []), table), strict=True)
-    configs = [from_table(table) for table in tables]
+    configs = [with_own_code(from_table(table)) for table in tables]
     several = names != ("",)
     out = out or free_folder(default_folder(source or "demo", configs[0], several))
     outs = folders_of(names, configs, out) if several else [out]
@@ -338,7 +340,6 @@ def free_folder(path: Path) -> Path:
 
 def main() -> None:
     """Entry point: bad input is one sentence and exit code 2."""
-    sys.path.insert(0, "")  # as `python -m` has it, so that a method or model in the current folder can be named
     write_in_any_locale()
     try:
         with ending_once():

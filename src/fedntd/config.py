@@ -5,11 +5,11 @@ parameters as further keys (`choices.py`), so that a new method's hyper-paramete
 here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
-from fedntd.choices import Choice, call, parameters, resolve, target
+from fedntd.choices import Choice, call, check_name, is_own, resolve, resolve_own, target
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.plan import cohort_size
 
@@ -128,26 +128,48 @@ class Config:
         require(self.checkpoint_seconds >= 0, f"checkpoint_seconds must be at least 0, not {self.checkpoint_seconds}")
         require_one_of("engine", self.engine, ("auto", "sequential", "vectorised"))
         require_one_of("precision", self.precision, ("auto", "fp32", "tf32", "bf16", "fp64"))
-        target("data", self.data.name)
+        check_name("data", self.data.name)
         if self.auxiliary.name:
-            target("auxiliary", self.auxiliary.name)
+            check_name("auxiliary", self.auxiliary.name)
         for section in CHOICES:
             object.__setattr__(self, section, resolve(section, getattr(self, section)))
-        require(
-            {"up", "p"} <= parameters(target("robust", self.robust.name)).keys(),
-            f"robust.name = '{self.robust.name}' is no rule for uploads: it must be a function of up and p",
-        )
-        algorithm = make_algorithm(self)  # its own checks of its values
-        require(
-            not (self.optimiser.nesterov and algorithm.heavy_ball),
-            f"algorithm '{self.algorithm.name}' counts steps as plain momentum makes them; "
-            f"it cannot be used with optimiser.nesterov",
-        )
+        if not (is_own(self.algorithm.name) or is_own(self.server.name)):
+            check_method(self)
 
     @property
     def dealing_seed(self) -> int:
         """Of the partition."""
         return self.seed if self.partition_seed is None else self.partition_seed
+
+
+def own_names(config: Config) -> dict[str, str]:
+    """The sections that name code of the user's own, and what they name."""
+    names = {section: getattr(config, section).name for section in ("data", "auxiliary", *CHOICES)}
+    return {section: name for section, name in names.items() if is_own(name)}
+
+
+def with_own_code(config: Config) -> Config:
+    """The config to train with: code of the user's own is imported, its settings are checked and its defaults filled
+    in. A config that was only read has not been through this."""
+    own = own_names(config)
+    if not own:
+        return config
+    for section, name in own.items():
+        target(section, name)
+    choices = {section: resolve_own(section, getattr(config, section)) for section in own if section in CHOICES}
+    config = replace(config, **choices)
+    check_method(config)
+    return config
+
+
+def check_method(config: Config) -> None:
+    """The method's own checks of its values, and whether it goes with the optimiser."""
+    algorithm = make_algorithm(config)
+    require(
+        not (config.optimiser.nesterov and algorithm.heavy_ball),
+        f"algorithm '{config.algorithm.name}' counts steps as plain momentum makes them; "
+        f"it cannot be used with optimiser.nesterov",
+    )
 
 
 def make_algorithm(config: Config) -> FedAvg:
@@ -170,10 +192,6 @@ def share_of_cohort(config: Config) -> float:
 
 def make_method(section: str, choice: Choice) -> FedAvg:
     made = call(section, choice)
-    require(
-        isinstance(made, FedAvg),
-        f"{section}.name = '{choice.name}' gives a {type(made).__name__}, not a method: a class derived from FedAvg",
-    )
     taken = " and ".join(name for name in ("ratio", "auxiliary") if name in choice.options)
     told = f"{section} '{choice.name}' has a setting '{taken}', which is the federation's name for something else"
     require(not taken, f"{told}; give it another name")

@@ -12,7 +12,7 @@ from fedntd import plan, tree
 from fedntd.algorithms.base import Context, Result
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.choices import GIVEN, Choice, call
-from fedntd.config import Config, make_algorithm
+from fedntd.config import Config, make_algorithm, with_own_code
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Dataset, Part
@@ -56,7 +56,7 @@ class Federation:
         several_runs: bool = False,
         auxiliary: Dataset | Tensor | None = None,
     ) -> None:
-        self.config = config = naming_what_is_given(config, dataset, model, auxiliary)
+        self.config = config = with_own_code(naming_what_is_given(config, dataset, model, auxiliary))
         self.several_runs = several_runs
         self.device = choose_device(config)
         self.precision = choose_precision(config, self.device)

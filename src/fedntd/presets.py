@@ -12,6 +12,7 @@ from fedntd.algorithms.released import released_values as released_values
 from fedntd.config import Config
 from fedntd.errors import FedntdError, did_you_mean
 from fedntd.tables import from_table, read, with_settings
+from fedntd.trust import is_run_config, require_trust
 
 BASES: dict[str, dict[str, Any]] = {
     "mnist": {"federation": {"clients": 100, "ratio": 0.1, "local_epochs": 3}},
@@ -82,15 +83,23 @@ def preset(name: str) -> dict[str, Any]:
     return {"data": {"name": dataset}, "partition": partition, **{s: dict(t) for s, t in base.items()}}
 
 
-def configure(source: str | Path, settings: Iterable[str] = ()) -> Config:
+def configure(source: str | Path, settings: Iterable[str] = (), trust: bool = False) -> Config:
     """The config that a file or a preset stands for, with some settings changed.
+
+    The config of a run folder may name code from anywhere only if you `trust` it.
 
     >>> configure("cifar10-s2", ["seed=3", "algorithm.beta=0.5"]).algorithm.options
     {'beta': 0.5, 'tau': 1.0}
     """
-    return from_table(with_settings(find_table(str(source)), settings))
+    return from_table(with_settings(find_table(str(source), trust), settings))
 
 
-def find_table(source: str) -> dict[str, Any]:
+def find_table(source: str, trust: bool = False) -> dict[str, Any]:
     """The settings in a config file, or those that a preset stands for."""
-    return read(Path(source)) if source.endswith(".toml") or Path(source).is_file() else preset(source)
+    file = Path(source)
+    if not (source.endswith(".toml") or file.is_file()):
+        return preset(source)
+    table = read(file)
+    if is_run_config(file):
+        require_trust(table, file.parent, trust)
+    return table

@@ -29,7 +29,8 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
 from fedntd import tables, tree
-from fedntd.config import Config
+from fedntd.choices import resolve_own
+from fedntd.config import CHOICES, Config, own_names
 from fedntd.environment import environment
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
@@ -233,7 +234,10 @@ def as_begun(config: Config, folder: Path) -> Config:
 
 def check_same(config: Config, saved: Config, path: Path) -> None:
     """A run may be resumed with more rounds; any other change would make it another run."""
-    now, then = tables.flat(config), tables.flat(saved)
+    same = {section for section, name in own_names(config).items() if own_names(saved).get(section) == name}
+    # with the defaults of settings that the user's own code has got since
+    choices = {section: resolve_own(section, getattr(saved, section)) for section in same if section in CHOICES}
+    now, then = tables.flat(config), tables.flat(replace(saved, **choices))
     for key in sorted(now.keys() | then.keys()):
         if now.get(key) != then.get(key) and key not in ("federation.rounds", "workers", "checkpoint_seconds"):
             raise FedntdError(

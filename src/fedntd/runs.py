@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,9 +16,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fedntd import tables
-from fedntd.choices import Choice
 from fedntd.collector import collector_paused
-from fedntd.config import CHOICES, Config
+from fedntd.config import Config
 from fedntd.errors import FedntdError, require
 from fedntd.files import read_json
 from fedntd.record import Record, read_config, read_records
@@ -160,33 +159,10 @@ def read_run(path: str | Path) -> Run:
     status = table_with(("status", "reason"), str, path / "status.json")
     return Run(
         path=path,
-        config=looked_at(config_to_look_at, path / "config.toml"),
+        config=looked_at(read_config, path / "config.toml"),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
     )
-
-
-def config_to_look_at(file: Path) -> Config:
-    """A run's settings. Code of the user's own that they name need not be here, or as it was: nobody will call it."""
-    try:
-        return read_config(file)
-    except FedntdError:
-        table = tables.read(file)
-        own = {name: table[name] for name in (*CHOICES, "data", "auxiliary") if names_own(table.get(name))}
-        if not own:
-            raise
-        config = tables.from_table({name: value for name, value in table.items() if name not in own})
-        for name, section in own.items():
-            options = {key: value for key, value in section.items() if key != "name"}
-            kind = type(getattr(config, name))
-            made = Choice(section["name"], options) if name in CHOICES else tables.build(kind, section, f"{name}.")
-            object.__setattr__(config, name, made)  # replace() would look for the code again
-        return config
-
-
-def names_own(section: Any) -> bool:
-    name = section.get("name") if isinstance(section, Mapping) else None
-    return isinstance(name, str) and ":" in name
 
 
 def table_with(keys: Sequence[str], kind: type, file: Path) -> dict[str, Any]:

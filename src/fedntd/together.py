@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedntd.config import Config, share_of_cohort
+from fedntd.config import Config, share_of_cohort, with_own_code
 from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
@@ -80,7 +80,7 @@ def federate_together(
     hundred times as large as the rest and are only needed to play further rounds. Runs that memory does not hold
     together go on in smaller groups, if they have folders to go on from.
     """
-    outs = outs or [None] * len(configs)
+    configs, outs = [with_own_code(config) for config in configs], outs or [None] * len(configs)
     begun = [as_begun(config, out) if resume and out else config for config, out in zip(configs, outs, strict=True)]
     shapes = [shape(config) for config in begun]
     order = sorted(range(len(configs)), key=lambda i: (shapes[i], i))

@@ -17,7 +17,7 @@ from fedntd.algorithms.fedntd import FedNTD
 from fedntd.algorithms.fedopt import FedOpt
 from fedntd.algorithms.requirements import requirements
 from fedntd.algorithms.scaffold import Scaffold
-from fedntd.config import Optimiser, make_algorithm
+from fedntd.config import Optimiser, make_algorithm, with_own_code
 from fedntd.local import local_step
 
 Net = Callable[[], nn.Module]
@@ -132,7 +132,7 @@ def test_what_is_no_rule_is_refused():
     with pytest.raises(FedntdError, match=r"server\.name = 'fedacg' is not known.*valid: none, fedavgm, fedopt"):
         configure("demo", ["server.name=fedacg"])
     with pytest.raises(FedntdError, match=r"'FedACG' is no rule for the server alone, it has a 'send' of its own"):
-        configure("demo", ["server.name=fedntd.algorithms.fedacg:FedACG"])
+        with_own_code(configure("demo", ["server.name=fedntd.algorithms.fedacg:FedACG"]))
     with pytest.raises(FedntdError, match=r"server\.beta must be at least 0 and below 1, not 1"):
         configure("demo", ["server.name=fedavgm", "server.beta=1"])
     with pytest.raises(FedntdError, match=r"server\.eta is not a setting of server 'none'"):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fedntd import Config, tables
+from fedntd.config import with_own_code
 from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
 from fedntd.metrics import cosine, forgetting, in_local, out_local
@@ -23,7 +24,7 @@ def settings(algorithm: str = "fedavg", rounds: int = 60, seed: int = 0, **more:
     """`more` as on the command line, with __ for the dot: federation__clients=20."""
     table: dict[str, Any] = {"seed": seed, "algorithm": {"name": algorithm}, "federation": {"rounds": rounds}}
     given = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in more.items()]
-    return tables.from_table(tables.with_settings(table, given))
+    return with_own_code(tables.from_table(tables.with_settings(table, given)))
 
 
 def write_run(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedntd import FedntdError, federate
-from fedntd.sweep.plan import Job, free_name, groups, jobs, read_sweep
+from fedntd.config import with_own_code
+from fedntd.sweep.plan import Job, Sweep, free_name, groups, jobs, read_sweep
 from fedntd.tables import identity
 
 Write = Callable[..., Path]
@@ -132,17 +133,21 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):
 
 def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Path):
     """Under whatever name, and computed however; any other difference makes it another run."""
-    (run,) = read_sweep(write(settings="engine = 'sequential'")).runs
+
+    def to_train(settings: str) -> Sweep:
+        return read_sweep(write(settings=settings), prepare=with_own_code)
+
+    (run,) = to_train(settings="engine = 'sequential'").runs
     out = tmp_path / "out"
     list(federate(run.config, out=out / "another name"))
-    (found,) = jobs(read_sweep(write(settings="engine = 'vectorised'")).runs, out)
+    (found,) = jobs(to_train(settings="engine = 'vectorised'").runs, out)
     assert (found.folder, found.status, found.rounds_done) == (out / "another name", "finished", 3)
     assert found.config.engine == "sequential"  # it goes on as it began
-    (other,) = jobs(read_sweep(write(settings="optimiser.lr = 0.02")).runs, out)
+    (other,) = jobs(to_train(settings="optimiser.lr = 0.02").runs, out)
     assert (other.folder, other.status) == (out / "run", "new")
     assert identity(other.config) != identity(found.config)
     list(federate(other.config, out=other.folder))
-    (third,) = jobs(read_sweep(write(settings="optimiser.lr = 0.03")).runs, out)  # its name is taken
+    (third,) = jobs(to_train(settings="optimiser.lr = 0.03").runs, out)  # its name is taken
     assert (third.folder, third.status) == (out / f"run-{identity(third.config)[:8]}", "new")
 
 

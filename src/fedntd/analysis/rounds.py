@@ -21,11 +21,15 @@ from fedntd.record import Record, State, load_checkpoint
 from fedntd.rng import torch_seed
 from fedntd.rounds import Agenda
 from fedntd.runs import read_run
+from fedntd.tables import to_table
 from fedntd.tree import Tree, Weights
+from fedntd.trust import require_trust
 
 
-def reopen(path: str | Path, **changes: Any) -> Federation:
+def reopen(path: str | Path, trust: bool = False, **changes: Any) -> Federation:
     """The federation of a run folder as its checkpoint has it, ready for the next round.
+
+    Code that its config names is imported: from fedntd and the current project at once, from elsewhere with `trust`.
 
     `changes` replace settings of the run, such as `algorithm=Choice("fedntd")` or `device="cpu"`: the weights stay, and
     what the old algorithm kept at server and clients is forgotten with it.
@@ -34,6 +38,7 @@ def reopen(path: str | Path, **changes: Any) -> Federation:
     run = read_run(path)
     file = path / "checkpoint.safetensors"
     require(file.is_file(), f"{path} has no checkpoint; keep the run's folder whole, or run it again")
+    require_trust(to_table(run.config), path, trust)
     config = replace(run.config, **changes)
     federation = Federation(config)
     state = load_checkpoint(file, torch.device("cpu"))  # the device may not hold the state of all clients

@@ -20,6 +20,9 @@ from fedntd.errors import FedntdError, did_you_mean, require
 app = typer.Typer(no_args_is_help=True, help="Datasets: which there are, getting and checking them, who gets what.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Import code from anywhere that the config of a run folder names.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one setting, e.g. partition.s=5; repeatable."),
@@ -106,19 +109,21 @@ def partition(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The picture (.png, .pdf, .svg).")] = Path(
         "partition.png"
     ),
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Show who gets what: the samples of each class that every client owns, as numbers and as a picture.
 
     Example: fedntd data partition cifar10-lda0.1 --set seed=1 -o partition.png
     """
+    from fedntd.config import with_own_code
     from fedntd.data.chosen import deal, load_dataset
     from fedntd.presets import configure
     from fedntd.report.charts import partition_title
     from fedntd.report.figures import partition_figure
     from fedntd.report.style import save_figure
 
-    config = configure(source, settings or [])
+    config = with_own_code(configure(source, settings or [], trust))
     dataset = load_dataset(config)
     labels = dataset.train.y.numpy()
     counts = class_counts(labels, deal(config, labels), len(dataset.classes))

@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict, UserConfig
 from torch import Tensor
 
 from fedntd import __version__, tree
-from fedntd.config import Config
+from fedntd.config import Config, with_own_code
 from fedntd.data.dataset import kind_of
 from fedntd.errors import FedntdError, require
 from fedntd.flower.site import Samples, Site
@@ -66,9 +66,8 @@ def read_settings(run_config: UserConfig) -> tuple[Config, Settings]:
             table.setdefault(section, {})[key] = value
         else:
             table[section] = value
-    return from_table({k: v for k, v in table.items() if k != "flower"}), build(
-        Settings, table.get("flower", {}), "flower."
-    )
+    config = from_table({k: v for k, v in table.items() if k != "flower"})
+    return with_own_code(config), build(Settings, table.get("flower", {}), "flower.")
 
 
 # --- trees as records -------------------------------------------------------------------------------------------

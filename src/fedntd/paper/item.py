@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedntd.config import Config
+from fedntd.config import Config, with_own_code
 from fedntd.errors import require_one_of
 from fedntd.presets import preset
 from fedntd.tables import from_table, with_settings
@@ -81,7 +81,7 @@ class Item:
         settings = self.runs[cell]
         settings = self.small(settings) if setting.small else settings
         settings = {"protocol": setting.protocol, **settings, "seed": seed}
-        return from_table(with_settings(settings, setting.settings))
+        return with_own_code(from_table(with_settings(settings, setting.settings)))
 
     def wanted_seeds(self, setting: Setting) -> int:
         return setting.seeds or (1 if setting.small else self.seeds)

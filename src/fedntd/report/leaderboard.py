@@ -1,10 +1,11 @@
 """A table of methods under one protocol, as Markdown, and where it is written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedntd.config import Config, own_names
 from fedntd.errors import FedntdError, require
 from fedntd.files import whole
 from fedntd.paper.ledger import is_ledger, read_recorded
@@ -12,7 +13,7 @@ from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
 from fedntd.runs import Run, find_runs, read_sound
 from fedntd.sweep.plan import read_sweep
-from fedntd.tables import identity
+from fedntd.tables import flat, how, identity
 
 MEASURE = "last10"
 
@@ -28,12 +29,26 @@ def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]
     runs = list({run.path.resolve(): run for run in runs}.values())  # a folder may be given twice, or lie in another
     if sweep is None:
         return runs, len(runs)
-    wanted = [identity(planned.config) for planned in read_sweep(sweep).runs]
+    wanted = [planned.config for planned in read_sweep(sweep).runs]
     # one of each, rather one that has finished: a run may be in a ledger and have its folder
     had = {identity(run.config): run for run in sorted(runs, key=lambda run: run.status == "finished")}
-    found = [had[one] for one in wanted if one in had]
+    found = [run for one in wanted if (run := had.get(identity(one)) or run_with(one, had.values()))]
     require(bool(found), f"none of the {len(runs)} runs is one of {sweep}")
     return found, len(wanted)
+
+
+def run_with(asked: Config, runs: Iterable[Run]) -> Run | None:
+    """The run of a config that names code of the user's own, whose defaults only those know who import it."""
+    if not own_names(asked):
+        return None
+    settings = flat(asked)
+    wanted = {key: settings[key] for key in settings.keys() - how(settings)}
+
+    def has_all(run: Run) -> bool:
+        had = flat(run.config)
+        return all(key in had and had[key] == value for key, value in wanted.items())
+
+    return next(filter(has_all, runs), None)
 
 
 def leaderboard(runs: Sequence[Run]) -> str:

@@ -14,10 +14,10 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
-from fedntd.config import make_algorithm
+from fedntd.config import make_algorithm, with_own_code
 from fedntd.data.auxiliary import unlabelled
 from fedntd.data.chosen import load_dataset
-from fedntd.data.cli import AsJson, Settings
+from fedntd.data.cli import AsJson, Settings, Trust
 from fedntd.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.files import whole
@@ -49,6 +49,7 @@ def sweep(
         str,
         typer.Option("--part", metavar="I/N", help="Only every N-th group, from the I-th (from 0): for job arrays."),
     ] = "",
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Train many runs: those of one shape together, the rest in a queue. Start it again to go on where it was.
@@ -62,7 +63,7 @@ def sweep(
     require_one_of("--on", where, ("here", "ray", "slurm"))
     require(where == "ray" or on == where, f"--on {on}: only ray takes an address")
     require(where != "slurm" or not workers, "--on slurm: each task is one process, for one group; leave --workers")
-    asked = read_sweep(file, settings or [])
+    asked = read_sweep(file, settings or [], trust, with_own_code)
     out = out or Path("runs") / asked.name
     if asked.search is not None:
         from fedntd.sweep.search import search  # Optuna is an extra

@@ -14,7 +14,7 @@ Whatever is given is combined: each of `runs` with each point of the grid, each 
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,22 @@ class Sweep:
     seeds: Sequence[int] = (0,)
 
 
-def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
-    """The runs that a sweep's file stands for; `settings` change its base."""
+def read_sweep(
+    file: Path,
+    settings: Iterable[str] = (),
+    trust: bool = False,
+    prepare: Callable[[Config], Config] = lambda config: config,
+) -> Sweep:
+    """The runs that a sweep's file stands for; `settings` change its base.
+
+    `prepare` makes what is trained of a config that was only read: `with_own_code`, for those who train.
+    """
     table = read(file)
     for key in table:
         require(key in KEYS, f"unknown key '{key}' in {file}; {did_you_mean(key, KEYS)}")
-    base = with_changes(find_base(table.get("base", {}), file.parent), flatten(section(table, "settings")))
+    base = with_changes(find_base(table.get("base", {}), file.parent, trust), flatten(section(table, "settings")))
     base = with_settings(base, settings)
-    check_base(base)  # a mistake in the base is not one of each run
+    check_base(base, prepare)  # a mistake in the base is not one of each run
     seeds = table.get("seeds", [])
     require(
         isinstance(seeds, list) and all(type(seed) is int for seed in seeds),
@@ -75,20 +83,20 @@ def read_sweep(file: Path, settings: Iterable[str] = ()) -> Sweep:
         return Sweep(file.stem, base, [], 0, together, search, seeds or [from_table(base).seed])
     points = all_points(table, seeds)
     require(bool(points), f"{file} asks for no run: 'runs' or a list in [zip] is empty")
-    return Sweep(file.stem, base, planned(base, points), len(points), together)
+    return Sweep(file.stem, base, planned(base, points, prepare), len(points), together)
 
 
-def find_base(source: Any, beside: Path) -> Mapping[str, Any]:
+def find_base(source: Any, beside: Path, trust: bool) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         return source
     require(isinstance(source, str), f"base must be a preset, a config file or a table, not {source!r}")
     file = beside / source
-    return read(file) if file.is_file() else presets.find_table(source)
+    return presets.find_table(str(file) if file.is_file() else source, trust)
 
 
-def check_base(base: Mapping[str, Any]) -> None:
+def check_base(base: Mapping[str, Any], prepare: Callable[[Config], Config]) -> None:
     try:
-        from_table(base)
+        prepare(from_table(base))
     except FedntdError as error:
         listed = [key for key, value in flatten(base).items() if isinstance(value, list)]
         meant = any(str(error).startswith(f"{key} ") for key in listed)
@@ -171,13 +179,13 @@ def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
 # --- runs and their names ---------------------------------------------------------------------------------------
 
 
-def planned(base: Mapping[str, Any], points: Sequence[Changes]) -> list[Planned]:
+def planned(base: Mapping[str, Any], points: Sequence[Changes], prepare: Callable[[Config], Config]) -> list[Planned]:
     """The runs, each once; two points may be the same run, such as FedNTD by name and by default."""
     runs: dict[str, Planned] = {}
     taken: set[str] = set()
     for name, changes in zip(folder_names(points), points, strict=True):
         try:
-            config = from_table(with_changes(base, changes))
+            config = prepare(from_table(with_changes(base, changes)))
         except FedntdError as error:
             raise FedntdError(f"run '{name}': {error}" if len(points) > 1 else str(error)) from error
         key = identity(config)

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from fedntd.config import Config
+from fedntd.config import Config, with_own_code
 from fedntd.data.chosen import load_dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
@@ -67,7 +67,7 @@ def kind_of(asked: Sweep, settings: Search) -> dict[str, Any]:
     return {
         "measure": settings.measure,
         "list of seeds": [*asked.seeds],
-        "base or other settings": identity(from_table(asked.base)),
+        "base or other settings": identity(with_own_code(from_table(asked.base))),
     }
 
 
@@ -198,7 +198,7 @@ def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path, there:
     jobs = []
     for seed in asked.seeds:
         try:
-            config = from_table(with_changes(asked.base, {**changes, "seed": seed}))
+            config = with_own_code(from_table(with_changes(asked.base, {**changes, "seed": seed})))
         except FedntdError as error:
             return Trial(handle.number, handle, changes, [], failed=str(error))
         folder = free_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name, identity(config), set())

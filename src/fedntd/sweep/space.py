@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedntd.choices import typed
-from fedntd.config import Config
+from fedntd.config import Config, with_own_code
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS
@@ -114,5 +114,6 @@ def check_values(asked: Sweep, settings: Search, space: Mapping[str, Any]) -> Co
     ends = {key: getattr(kind, "choices", None) or (kind.low, kind.high) for key, kind in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     points = grid_of(settings) or [{**first, key: value} for key, values in ends.items() for value in values]
-    configs = [from_table(with_changes(asked.base, {**point, "seed": asked.seeds[0]})) for point in points]
+    tables = [with_changes(asked.base, {**point, "seed": asked.seeds[0]}) for point in points]
+    configs = [with_own_code(from_table(table)) for table in tables]
     return configs[0]
