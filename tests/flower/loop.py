@@ -13,6 +13,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 from world import client
 
+from fedntd.config import with_own_code
 from fedntd.flower.messages import Settings, read_settings
 from fedntd.flower.server_app import coordinate
 from fedntd.flower.site import Samples
@@ -82,7 +83,7 @@ def play(
     **settings: Any,
 ) -> LoopGrid:
     """A whole federation, with its run folder in `out` and the sites' states beside it."""
-    config = from_table(table)
+    config = with_own_code(from_table(table))
     run_config = {key: value for key, value in flat(config).items() if value is not None}
     run_config |= {"flower.out": str(out)} | {f"flower.{key}": value for key, value in settings.items()}
     assert read_settings(run_config) == (config, Settings(out=str(out), **settings))
