@@ -24,7 +24,7 @@ from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.analysis.rounds import next_round, reopen
 from fedntd.choices import Choice
 from fedntd.config import Auxiliary as Unlabelled
-from fedntd.environment import environment
+from fedntd.support.environment import environment
 from fedntd.tree import Weights
 
 

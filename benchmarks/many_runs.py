@@ -26,8 +26,8 @@ import fedntd
 from fedntd.config import Config
 from fedntd.data.chosen import deal
 from fedntd.data.partition import class_counts
-from fedntd.environment import environment
 from fedntd.record import Record, to_line
+from fedntd.support.environment import environment
 from fedntd.tables import from_table, to_toml
 
 METHODS = ("fedavg", "fedprox", "scaffold", "moon", "fedntd")

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from fedntd import Augment, Dataset, Federation, from_tensors
-from fedntd.environment import environment
+from fedntd.support.environment import environment
 from fedntd.tables import from_table
 
 ROUNDS = 5

@@ -17,14 +17,12 @@ from rich.table import Table
 from fedntd import __version__
 from fedntd.algorithms.cli import algorithms
 from fedntd.bench import measure_speed
-from fedntd.collector import collector_paused
 from fedntd.config import Config, with_own_code
 from fedntd.data.cli import AsJson, Settings, Trust
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of, told
 from fedntd.flower.cli import app as flower_app
 from fedntd.grid import expand
-from fedntd.interrupts import ending_once
 from fedntd.paper.cli import app as paper_app
 from fedntd.presets import find_table
 from fedntd.progress import Outcomes, method_of, show_progress
@@ -37,6 +35,8 @@ from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing, write_in_any_locale
 from fedntd.rounds import Diverged
 from fedntd.runs import read_run, read_runs
+from fedntd.support.collector import collector_paused
+from fedntd.support.interrupts import ending_once
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name

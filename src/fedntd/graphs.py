@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedntd.collector import collector_paused
+from fedntd.support.collector import collector_paused
 
 
 def pool_on(device: torch.device) -> Any:

@@ -31,9 +31,9 @@ from safetensors.torch import save_file
 from fedntd import tables, tree
 from fedntd.choices import resolve_own
 from fedntd.config import CHOICES, Config, own_names
-from fedntd.environment import environment
 from fedntd.errors import FedntdError, require
-from fedntd.files import read_json
+from fedntd.support.environment import environment
+from fedntd.support.files import read_json
 from fedntd.tree import Weights
 
 PATIENCE = 1.0  # seconds: whoever looks whether a run goes on (`is_locked`) holds its lock for a moment

@@ -16,11 +16,11 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fedntd import tables
-from fedntd.collector import collector_paused
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
-from fedntd.files import read_json
 from fedntd.record import Record, read_config, read_records
+from fedntd.support.collector import collector_paused
+from fedntd.support.files import read_json
 
 OR_LEAVE_OUT = ", or leave out this run"
 OR_WITHOUT = f"put a copy back{OR_LEAVE_OUT}"

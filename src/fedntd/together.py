@@ -22,9 +22,9 @@ from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Federation
-from fedntd.interrupts import uninterrupted
 from fedntd.record import Record, RunFolder, State, as_begun, or_anew, read_own
 from fedntd.rounds import Diverged, play_together
+from fedntd.support.interrupts import uninterrupted
 from fedntd.tables import flat
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters

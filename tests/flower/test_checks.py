@@ -17,7 +17,6 @@ from world import TABLE, server
 
 from fedntd import Config, Federation, FedntdError, plan, read_run
 from fedntd.data.dataset import Part
-from fedntd.files import read_json
 from fedntd.flower import client_app, server_app, sites
 from fedntd.flower.client_app import StateFolder
 from fedntd.flower.messages import (
@@ -34,6 +33,7 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.site import Samples, Site, held_out, site_number
 from fedntd.record import Record, load_checkpoint
+from fedntd.support.files import read_json
 from fedntd.tables import from_table
 from fedntd.tree import Weights
 

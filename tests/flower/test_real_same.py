@@ -10,8 +10,8 @@ import torch
 from processes import Process, RealFederation, assert_same_weights, simulated, wait
 
 from fedntd import plan, read_run
-from fedntd.files import read_json
 from fedntd.record import load_checkpoint, read_records
+from fedntd.support.files import read_json
 
 METHODS = ("fedavg", "fedntd", "scaffold", "moon", "fedcurv")
 

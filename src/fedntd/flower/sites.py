@@ -17,10 +17,10 @@ from flwr.serverapp import Grid
 
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
-from fedntd.files import read_json
 from fedntd.flower.collect import epsilon
 from fedntd.flower.messages import HELLO, Hello, Report, Settings, check_hello, content, read_hello
 from fedntd.record import RunFolder, writing
+from fedntd.support.files import read_json
 
 POLL = 0.5  # seconds between two looks for answers
 AT_ONCE = 8  # answers fetched in one go, so that memory does not grow with the number of sites

@@ -20,7 +20,6 @@ from rich.text import Text
 from fedntd.config import Config
 from fedntd.data.cli import AsJson, Settings
 from fedntd.errors import FedntdError, require
-from fedntd.files import read_json
 from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.ledger import distinct, find_runs, put, read_store, record
@@ -28,6 +27,7 @@ from fedntd.paper.runner import Workshop, choose, describe, fitting, groups, wan
 from fedntd.paper.tables import Table, aside
 from fedntd.report.wording import duration, thing
 from fedntd.rounds import Diverged
+from fedntd.support.files import read_json
 from fedntd.together import in_one_step
 
 LEDGER = Path("docs/results/ledger")

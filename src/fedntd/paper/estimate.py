@@ -15,11 +15,11 @@ from fedntd.data.chosen import load_dataset
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
 from fedntd.devices import choose_device
-from fedntd.environment import environment
 from fedntd.federation import Federation
-from fedntd.files import read_json
 from fedntd.paper.ledger import compact, put
 from fedntd.plan import cohort_size
+from fedntd.support.environment import environment
+from fedntd.support.files import read_json
 from fedntd.tables import from_table
 
 BACKWARD = 2  # a backward pass costs about two forward passes

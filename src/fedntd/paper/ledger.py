@@ -18,10 +18,10 @@ import numpy as np
 
 from fedntd.config import Config, Measure
 from fedntd.errors import FedntdError, require
-from fedntd.files import read_json
 from fedntd.metrics import moving_average
 from fedntd.report.wording import show, thing
 from fedntd.runs import Run, read_run, read_sound
+from fedntd.support.files import read_json
 from fedntd.tables import from_table, identity, to_table
 
 # the measures of a round that are kept, by their names in `Record`

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedntd.config import Config
 from fedntd.errors import FedntdError, require
-from fedntd.files import read_json
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Store, compact, distinct, file_name, put
 from fedntd.record import Record
 from fedntd.report.wording import show, thing
+from fedntd.support.files import read_json
 from fedntd.tables import flat, from_table, how, identity
 from fedntd.together import federate_together, shape
 

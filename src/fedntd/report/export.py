@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedntd.errors import FedntdError, reason, require_one_of
-from fedntd.files import whole
 from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
 from fedntd.runs import Run, find_runs, is_locked, read_runs
+from fedntd.support.files import whole
 
 ROWS = ("round", "run")
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from fedntd.choices import Choice
 from fedntd.errors import require
-from fedntd.files import whole
 from fedntd.plan import cohort
 from fedntd.report import charts, compare, statistics, summary
 from fedntd.report.charts import Costs, Curve
@@ -21,6 +20,7 @@ from fedntd.report.statistics import HeatMap
 from fedntd.report.summary import HEADINGS, Group
 from fedntd.report.wording import duration, figure, show, size, thing
 from fedntd.runs import Run
+from fedntd.support.files import whole
 
 EXPLAINED = {
     "final": "accuracy on the test part after the last round",

@@ -7,11 +7,11 @@ import numpy as np
 
 from fedntd.config import Config, own_names
 from fedntd.errors import FedntdError, require
-from fedntd.files import whole
 from fedntd.paper.ledger import is_ledger, read_recorded
 from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
 from fedntd.runs import Run, find_runs, read_sound
+from fedntd.support.files import whole
 from fedntd.sweep.plan import read_sweep
 from fedntd.tables import flat, how, identity
 

@@ -20,9 +20,9 @@ from fedntd.data.chosen import load_dataset
 from fedntd.data.cli import AsJson, Settings, Trust
 from fedntd.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.files import whole
 from fedntd.record import PATIENCE
 from fedntd.report.wording import count
+from fedntd.support.files import whole
 from fedntd.sweep import execute, show
 from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedntd.files import whole
+from fedntd.support.files import whole
 
 SCRIPT = """\
 #!/bin/bash

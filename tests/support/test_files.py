@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from fedntd.errors import FedntdError
-from fedntd.files import read_json, whole
+from fedntd.support.files import read_json, whole
 
 
 def test_a_file_is_replaced_when_all_is_written(tmp_path: Path):

@@ -1,0 +1,1 @@
+"""What every room may use and nothing of which knows federated learning: files, interrupts, the environment."""
