@@ -16,8 +16,9 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from fedntd import kernels, triton_kernels
-from fedntd.tiles import Tiles
+from fedntd.kernels import convolution as kernels
+from fedntd.kernels import triton_kernels
+from fedntd.kernels.tiles import Tiles
 
 BATCH = 50
 # what, kind of tiles, channels, outputs, side of the image, pooling; a data gradient is a forward pass of the gradient

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedntd import ALGORITHMS, Dataset, Out, from_tensors
-from fedntd.kernels import conv_pool_relu
+from fedntd.kernels.convolution import conv_pool_relu
 
 WIDTH = 4
 

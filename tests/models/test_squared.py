@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedntd import Batch, Model, Out, kernels
+from fedntd import Batch, Model, Out
+from fedntd.kernels import convolution as kernels
 from fedntd.models.cnn import CNN
 from fedntd.models.squared import OtherUse, mean_squared_gradient, with_products
 

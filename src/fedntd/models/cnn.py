@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedntd import kernels
 from fedntd.errors import require
+from fedntd.kernels import convolution as kernels
 from fedntd.models.functional import Out
 
 

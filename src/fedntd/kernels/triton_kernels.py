@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedntd.tiles import forward_tiles, gradient_tiles
+from fedntd.kernels.tiles import forward_tiles, gradient_tiles
 
 
 @triton.jit

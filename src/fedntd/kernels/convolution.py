@@ -154,7 +154,7 @@ def can_multiply_bfloat16(device: torch.device) -> bool:
 def triton_kernels() -> Any:
     """Imported when first needed, since it takes long; None where the platform has no Triton: PyTorch does the work."""
     try:
-        return import_module("fedntd.triton_kernels")
+        return import_module("fedntd.kernels.triton_kernels")
     except ImportError:
         return None
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import grad, vjp, vmap
 from torch.nn import functional as F
 
-from fedntd import kernels
+from fedntd.kernels import convolution as kernels
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not on this platform")
 

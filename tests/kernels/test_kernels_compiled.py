@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedntd import kernels
+from fedntd.kernels import convolution as kernels
 
 triton = pytest.importorskip("triton", reason="Triton is not on this platform")
-tiles = pytest.importorskip("fedntd.tiles")
+tiles = pytest.importorskip("fedntd.kernels.tiles")
 
 # architecture, processors, and the shared memory that a program can have
 H200, RTX_4090 = (90, 132, 232448), (89, 128, 101376)

@@ -1,0 +1,1 @@
+"""Convolutions of many clients at once: the operator, its Triton kernels, and how they are cut into tiles."""
