@@ -25,12 +25,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from fedntd import Augment, Dataset, Federation
+from fedntd.config.presets import preset
+from fedntd.config.toml import from_table
 from fedntd.data.dataset import Part
 from fedntd.data.datasets import DATASETS
 from fedntd.errors import FedntdError
 from fedntd.models.cnn import CNN
-from fedntd.presets import preset
-from fedntd.tables import from_table
 
 
 class OneByOne(TorchDataset):

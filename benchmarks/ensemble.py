@@ -22,8 +22,8 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.analysis.rounds import next_round, reopen
-from fedntd.choices import Choice
-from fedntd.config import Auxiliary as Unlabelled
+from fedntd.config.registry import Choice
+from fedntd.config.schema import Auxiliary as Unlabelled
 from fedntd.support.environment import environment
 from fedntd.tree import Weights
 

@@ -28,9 +28,9 @@ import flwr
 import torch
 
 from fedntd import Federation
+from fedntd.config.toml import from_table
 from fedntd.record import read_records
 from fedntd.runs import read_run
-from fedntd.tables import from_table
 
 
 def settings(sites: int, ratio: float, rounds: int, samples: int) -> dict[str, Any]:

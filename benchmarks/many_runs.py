@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 import fedntd
-from fedntd.config import Config
-from fedntd.data.chosen import deal
+from fedntd.config.build import deal
+from fedntd.config.schema import Config
+from fedntd.config.toml import from_table, to_toml
 from fedntd.data.partition import class_counts
 from fedntd.record import Record, to_line
 from fedntd.support.environment import environment
-from fedntd.tables import from_table, to_toml
 
 METHODS = ("fedavg", "fedprox", "scaffold", "moon", "fedntd")
 PARTITIONS = ({"name": "sharding", "s": 2}, {"name": "lda", "alpha": 0.1})

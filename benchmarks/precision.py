@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from fedntd import Record, federate_together
+from fedntd.config.presets import preset
+from fedntd.config.toml import from_table
 from fedntd.data.datasets import DATASETS
 from fedntd.metrics import moving_average
-from fedntd.presets import preset
-from fedntd.tables import from_table
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from fedntd import Augment, Dataset, Federation, from_tensors
+from fedntd.config.toml import from_table
 from fedntd.support.environment import environment
-from fedntd.tables import from_table
 
 ROUNDS = 5
 ON_GPU = torch.cuda.is_available()

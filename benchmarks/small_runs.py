@@ -18,9 +18,9 @@ from datetime import date
 import torch
 
 from fedntd import Config, federate, federate_together
-from fedntd.data.chosen import deal, load_dataset
-from fedntd.presets import preset
-from fedntd.tables import from_table
+from fedntd.config.build import deal, load_dataset
+from fedntd.config.presets import preset
+from fedntd.config.toml import from_table
 
 
 def seconds(rounds: Iterable, a_round: int) -> tuple[float, float]:

@@ -17,9 +17,9 @@ import torch
 
 from cpu_round import cifar10_or_noise
 from fedntd import Federation
+from fedntd.config.toml import from_table
 from fedntd.data.dataset import Part
 from fedntd.steps import AHEAD, Foresight, Step
-from fedntd.tables import from_table
 from fedntd.vectorised import Vectorised
 
 REPEATS = 1000  # steps that are timed; as many before them wake the chip up from its idle clock

@@ -11,8 +11,8 @@ from hypothesis import settings
 from torch import nn
 
 from fedntd import Config, Dataset, Out, Taps, from_tensors
+from fedntd.config.toml import from_table
 from fedntd.data.datasets import DATASETS
-from fedntd.tables import from_table
 from few_images import fashion_with_few_test_images
 from points import CHEAP
 

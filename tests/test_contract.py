@@ -27,7 +27,7 @@ from fedntd import (
 from fedntd.algorithms import SERVER_RULES
 from fedntd.algorithms.composed import Composed
 from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.data.device import DevicePart
 from fedntd.local import train_client
 from points import CHEAP, unlabelled_points

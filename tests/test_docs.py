@@ -21,12 +21,12 @@ import fedntd
 from fedntd import ALGORITHMS, cli
 from fedntd.algorithms.released import RELEASED
 from fedntd.algorithms.robust import ROBUST
-from fedntd.choices import Choice, resolve
-from fedntd.config import Config
+from fedntd.config.presets import TABLE1, WHOLE, preset
+from fedntd.config.registry import Choice, resolve
+from fedntd.config.schema import Config
+from fedntd.config.toml import flat, from_table, read
 from fedntd.data.partition import PARTITIONS
 from fedntd.models import MODELS
-from fedntd.presets import TABLE1, WHOLE, preset
-from fedntd.tables import flat, from_table, read
 from few_images import leave_few_test_images
 from started import Started
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedntd import Augment, Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
+from fedntd.config.toml import from_table
 from fedntd.devices import choose_precision
 from fedntd.metrics import TEST_BATCH
 from fedntd.models import MODELS
 from fedntd.plan import cohort, local_plan
-from fedntd.tables import from_table
 from few_images import fashion_with_few_test_images
 
 Net = Callable[[], nn.Module]

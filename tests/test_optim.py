@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedntd import FedntdError, tree
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.optim import clipped, learning_rate, sgd_step, with_spring
 
 

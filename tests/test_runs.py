@@ -10,11 +10,11 @@ import pytest
 from torch import nn
 
 from fedntd import Config, Dataset, FedntdError, federate
-from fedntd.choices import Choice
-from fedntd.config import Data, with_own_code
+from fedntd.config.registry import Choice
+from fedntd.config.schema import Data, with_own_code
+from fedntd.config.toml import from_table
 from fedntd.runs import COLUMNS, find_runs, read_run
 from fedntd.sweep.plan import status
-from fedntd.tables import from_table
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
-from fedntd.data.chosen import deal
+from fedntd.config.build import deal
 from fedntd.record import load_checkpoint
 from fedntd.rounds import names_of, play_together
 from fedntd.together import Pace, shape

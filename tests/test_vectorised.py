@@ -26,13 +26,13 @@ from fedntd import (
     vectorised,
 )
 from fedntd.buffers import Buffers
+from fedntd.config.toml import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Part, from_tensors
 from fedntd.engines import Sequential
 from fedntd.graphs import Captured
 from fedntd.record import Record
 from fedntd.steps import Compiler, Step
-from fedntd.tables import from_table
 from fedntd.together import federate, federate_together
 from fedntd.tree import Weights
 from fedntd.vectorised import Vectorised

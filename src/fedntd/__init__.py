@@ -6,13 +6,13 @@ from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.fedntd import FedNTD
-from fedntd.config import Config
+from fedntd.config.presets import configure
+from fedntd.config.schema import Config
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
 from fedntd.federation import Federation
 from fedntd.models.functional import Batch, Model, Out, Taps
-from fedntd.presets import configure
 from fedntd.record import Record
 from fedntd.report.export import load
 from fedntd.rounds import Diverged

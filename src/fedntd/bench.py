@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedntd.config.presets import configure
 from fedntd.federation import Federation
-from fedntd.presets import configure
 
 
 class Speed(NamedTuple):

@@ -17,14 +17,15 @@ from rich.table import Table
 from fedntd import __version__
 from fedntd.algorithms.cli import algorithms
 from fedntd.bench import measure_speed
-from fedntd.config import Config, with_own_code
+from fedntd.config.grids import expand
+from fedntd.config.presets import find_table
+from fedntd.config.schema import Config, with_own_code
+from fedntd.config.toml import from_table, identity, with_settings
 from fedntd.data.cli import AsJson, Settings, Trust
 from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of, told
 from fedntd.flower.cli import app as flower_app
-from fedntd.grid import expand
 from fedntd.paper.cli import app as paper_app
-from fedntd.presets import find_table
 from fedntd.progress import Outcomes, method_of, show_progress
 from fedntd.record import Record
 from fedntd.report.compare import compare_json, compare_table
@@ -40,7 +41,6 @@ from fedntd.support.interrupts import ending_once
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
-from fedntd.tables import from_table, identity, with_settings
 from fedntd.together import federate, federate_together
 
 app = typer.Typer(

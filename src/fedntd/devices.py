@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedntd import tree
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.errors import FedntdError, require
 from fedntd.tree import Tree
 

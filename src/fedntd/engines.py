@@ -18,7 +18,7 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.data.device import DevicePart
 from fedntd.local import train_client
 from fedntd.metrics import TEST_BATCH, Counts, count, in_batches, summed

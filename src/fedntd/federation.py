@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context, Result
 from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.choices import GIVEN, Choice, call
-from fedntd.config import Config, make_algorithm, with_own_code
-from fedntd.data.auxiliary import unlabelled
-from fedntd.data.chosen import deal, load_dataset
+from fedntd.config.build import deal, load_dataset
+from fedntd.config.registry import GIVEN, Choice, call
+from fedntd.config.schema import Config, make_algorithm, with_own_code
+from fedntd.config.unlabelled import unlabelled
 from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import as_asked
 from fedntd.data.device import DevicePart

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context, Result
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.models.functional import Batch, Model
 from fedntd.optim import clipped, sgd_step, with_spring
 from fedntd.tree import Tree, Weights

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedntd import tree
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.tree import Weights
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.errors import FedntdError
 from fedntd.record import Record
 from fedntd.report.wording import thing

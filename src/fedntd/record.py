@@ -28,9 +28,10 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
-from fedntd import tables, tree
-from fedntd.choices import resolve_own
-from fedntd.config import CHOICES, Config, own_names
+from fedntd import tree
+from fedntd.config import toml as tables
+from fedntd.config.registry import resolve_own
+from fedntd.config.schema import CHOICES, Config, own_names
 from fedntd.errors import FedntdError, require
 from fedntd.support.environment import environment
 from fedntd.support.files import read_json

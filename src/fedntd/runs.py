@@ -15,8 +15,8 @@ from typing import Any, get_origin
 import numpy as np
 from filelock import FileLock, Timeout
 
-from fedntd import tables
-from fedntd.config import Config
+from fedntd.config import toml as tables
+from fedntd.config.schema import Config
 from fedntd.errors import FedntdError, require
 from fedntd.record import Record, read_config, read_records
 from fedntd.support.collector import collector_paused

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedntd.config import Config, share_of_cohort, with_own_code
+from fedntd.config.schema import Config, share_of_cohort, with_own_code
+from fedntd.config.toml import flat
 from fedntd.data.dataset import Dataset
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
@@ -25,7 +26,6 @@ from fedntd.federation import Federation
 from fedntd.record import Record, RunFolder, State, as_begun, or_anew, read_own
 from fedntd.rounds import Diverged, play_together
 from fedntd.support.interrupts import uninterrupted
-from fedntd.tables import flat
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
 FREE = {

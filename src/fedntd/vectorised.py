@@ -29,7 +29,7 @@ from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.buffers import Buffers, OwnBatch, by_client, tensors_of
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
 from fedntd.devices import sent

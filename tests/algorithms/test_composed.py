@@ -17,7 +17,7 @@ from fedntd.algorithms.fedntd import FedNTD
 from fedntd.algorithms.fedopt import FedOpt
 from fedntd.algorithms.requirements import requirements
 from fedntd.algorithms.scaffold import Scaffold
-from fedntd.config import Optimiser, make_algorithm, with_own_code
+from fedntd.config.schema import Optimiser, make_algorithm, with_own_code
 from fedntd.local import local_step
 
 Net = Callable[[], nn.Module]

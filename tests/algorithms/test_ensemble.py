@@ -34,13 +34,13 @@ from fedntd.algorithms.fedavgm import FedAvgM
 from fedntd.algorithms.fedbe import FedBE
 from fedntd.algorithms.feddf import FedDF
 from fedntd.algorithms.losses import kl
+from fedntd.config.toml import identity
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
 from fedntd.devices import set_float32_precision
 from fedntd.federation import build_module
 from fedntd.models.functional import Model
 from fedntd.rng import generator
-from fedntd.tables import identity
 from points import unlabelled_points
 
 Net = Callable[[], nn.Module]

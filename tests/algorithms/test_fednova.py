@@ -7,7 +7,7 @@ from worlds import F64, World, descend, scalar, steps_that_count
 from fedntd import FedAvg, Result, tree
 from fedntd.algorithms.fednova import FedNova
 from fedntd.algorithms.fednova_released import FedNovaReleased
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.optim import sgd_step
 
 

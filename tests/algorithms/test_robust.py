@@ -13,7 +13,7 @@ from scipy.stats import trim_mean
 
 from fedntd import FedAvg, Federation, FedntdError, Upload
 from fedntd.algorithms.robust import krum, median, none, trimmed_mean
-from fedntd.tables import from_table
+from fedntd.config.toml import from_table
 
 uploads = hnp.arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 4)), elements=st.floats(-1e6, 1e6))
 

@@ -5,8 +5,8 @@ from worlds import World, descend, steps_that_count
 
 from fedntd import FedAvg
 from fedntd.algorithms.scaffold import Scaffold
-from fedntd.config import make_algorithm
-from fedntd.presets import configure, released_values
+from fedntd.config.presets import configure, released_values
+from fedntd.config.schema import make_algorithm
 
 HETEROGENEOUS: dict = {"h": [1.0, 3.0, 0.5], "b": [1.0, -1.0, 4.0], "steps": [2, 5, 3]}
 

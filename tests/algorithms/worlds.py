@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedntd import Batch, Context, FedAvg, Out, Result, tree
-from fedntd.config import Optimiser
+from fedntd.config.schema import Optimiser
 from fedntd.local import train_client
 
 F64 = torch.float64

@@ -4,7 +4,7 @@ import torch
 
 from fedntd import Federation, FedntdError, Model
 from fedntd.analysis.features import CircleCNN, angles, circle_density, features, tsne
-from fedntd.tables import from_table
+from fedntd.config.toml import from_table
 
 
 def test_angles():

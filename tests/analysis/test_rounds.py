@@ -15,11 +15,11 @@ from fedntd.analysis.rounds import (
     trace_client,
     watch,
 )
-from fedntd.choices import Choice
-from fedntd.config import Config, Measure
+from fedntd.config.registry import Choice
+from fedntd.config.schema import Config, Measure
+from fedntd.config.toml import from_table
 from fedntd.metrics import in_local, out_local
 from fedntd.record import Record
-from fedntd.tables import from_table
 
 SMALL = {
     "workers": 1,

@@ -15,9 +15,9 @@ from make_runs import exact_run
 
 from fedntd import FedntdError, configure, read_run
 from fedntd.analysis.rounds import reopen
-from fedntd.choices import REGISTRIES
 from fedntd.cli import main
-from fedntd.config import with_own_code
+from fedntd.config.registry import REGISTRIES
+from fedntd.config.schema import with_own_code
 from fedntd.paper.ledger import record
 from started import Started
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedntd import FedntdError
-from fedntd.data.chosen import deal
+from fedntd.config.build import deal
+from fedntd.config.toml import from_table
 from fedntd.data.partition import check_parts, class_counts, iid, lda, sharding
 from fedntd.rng import generator
-from fedntd.tables import from_table
 
 
 def balanced(classes: int, each: int) -> np.ndarray:

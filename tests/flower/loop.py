@@ -13,11 +13,11 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 from world import client
 
-from fedntd.config import with_own_code
+from fedntd.config.schema import with_own_code
+from fedntd.config.toml import flat, from_table
 from fedntd.flower.messages import Settings, read_settings
 from fedntd.flower.server_app import coordinate
 from fedntd.flower.site import Samples
-from fedntd.tables import flat, from_table
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 

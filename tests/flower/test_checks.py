@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from world import TABLE, server
 
 from fedntd import Config, Federation, FedntdError, plan, read_run
+from fedntd.config.toml import from_table
 from fedntd.data.dataset import Part
 from fedntd.flower import client_app, server_app, sites
 from fedntd.flower.client_app import StateFolder
@@ -34,7 +35,6 @@ from fedntd.flower.messages import (
 from fedntd.flower.site import Samples, Site, held_out, site_number
 from fedntd.record import Record, load_checkpoint
 from fedntd.support.files import read_json
-from fedntd.tables import from_table
 from fedntd.tree import Weights
 
 GOOD = Hello(1, "b", "1.2", [3, 0, 4], ["x", "y", "z"], [2], '{"w": [[2, 3], "float32"]}', False, False)

@@ -11,7 +11,7 @@ from processes import SOURCE, Process, RealFederation, faulty, fedntd, wait
 from world import TABLE
 
 from fedntd import Federation, read_run
-from fedntd.tables import from_table
+from fedntd.config.toml import from_table
 
 HERE = Path(__file__).parent
 SECTIONS = {"seed": 2, "federation": {"clients": 4, "ratio": 1.0, "rounds": 2}, "algorithm": {"name": "fedntd"}}

@@ -12,10 +12,10 @@ from processes import PATHS
 from world import CHEAP, TABLE
 
 from fedntd import ALGORITHMS, Federation, read_run
+from fedntd.config.toml import from_table
 from fedntd.flower import sites
 from fedntd.flower.site import held_out
 from fedntd.record import load_checkpoint
-from fedntd.tables import from_table
 from fedntd.tree import flatten
 
 
@@ -59,7 +59,7 @@ import sys
 from pathlib import Path
 from loop import play
 from world import TABLE, samples_to_test_on
-from fedntd.tables import from_table
+from fedntd.config.toml import from_table
 
 play({**TABLE, "algorithm": {"name": "fedntd"}}, Path(sys.argv[1]), samples_to_test_on(from_table(TABLE)))
 print(sorted({"matplotlib", "pandas", "scipy", "sklearn", "sympy", "torch._dynamo", "triton"} & sys.modules.keys()))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Result, file_name, put, to_text
 

@@ -19,7 +19,7 @@ from fedntd.analysis.alignment import alignment as share_aligned
 from fedntd.analysis.diversity import gradient_diversity
 from fedntd.analysis.landscape import Loss
 from fedntd.analysis.rounds import next_cohort, next_round, reopen, trace_client
-from fedntd.choices import Choice
+from fedntd.config.registry import Choice
 from fedntd.metrics import in_local
 from fedntd.paper import (
     alignment,

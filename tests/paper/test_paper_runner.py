@@ -11,11 +11,11 @@ import pytest
 from ledgers import made_up, write_ledger
 
 from fedntd import FedntdError, Record, read_run
+from fedntd.config.toml import identity
 from fedntd.paper.item import Item, Results, Setting, table
 from fedntd.paper.items import find
 from fedntd.paper.ledger import find_runs, read_store, record
 from fedntd.paper.runner import Workshop, choose, wanted
-from fedntd.tables import identity
 from started import Started
 
 ITEM = Item(

@@ -3,8 +3,8 @@
 import pytest
 
 from fedntd import FedntdError
-from fedntd.presets import configure
-from fedntd.tables import PROTOCOLS, from_table, to_toml
+from fedntd.config.presets import configure
+from fedntd.config.toml import PROTOCOLS, from_table, to_toml
 
 
 def test_a_protocol_fills_in_what_is_not_given():

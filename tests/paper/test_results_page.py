@@ -5,11 +5,11 @@ from pathlib import Path
 
 from ledgers import made_up, write_ledger
 
+from fedntd.config.toml import identity
 from fedntd.paper.item import Results, Setting
 from fedntd.paper.items import find
 from fedntd.paper.render import progress
 from fedntd.paper.results import results_page, write_results_page
-from fedntd.tables import identity
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedntd import Config, tables
-from fedntd.config import with_own_code
-from fedntd.data.chosen import deal
+from fedntd import Config
+from fedntd.config import toml as tables
+from fedntd.config.build import deal
+from fedntd.config.schema import with_own_code
 from fedntd.data.partition import class_counts
 from fedntd.metrics import cosine, forgetting, in_local, out_local
 from fedntd.plan import cohort as draw_cohort

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedntd import ALGORITHMS
-from fedntd.config import Auxiliary
+from fedntd.config.schema import Auxiliary
 from fedntd.sweep.plan import read_sweep
 from fedntd.sweep.search import read_search
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_sweep import results, statuses, wait_for
 
-from fedntd.config import Auxiliary, Config, Data
+from fedntd.config.schema import Auxiliary, Config, Data
 from fedntd.data.download import folder_of
 from fedntd.runs import read_run
 from fedntd.sweep.on_ray import data_folder, dataset_files, train_there

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedntd import FedntdError, federate
-from fedntd.config import with_own_code
+from fedntd.config.schema import with_own_code
+from fedntd.config.toml import identity
 from fedntd.sweep.plan import Job, Sweep, free_name, groups, jobs, read_sweep
-from fedntd.tables import identity
 
 Write = Callable[..., Path]
 

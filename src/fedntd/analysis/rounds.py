@@ -10,7 +10,9 @@ import torch
 
 from fedntd import tree
 from fedntd.algorithms.base import Context
-from fedntd.config import Config
+from fedntd.config.schema import Config
+from fedntd.config.toml import to_table
+from fedntd.config.trust import require_trust
 from fedntd.engines import seeded
 from fedntd.errors import require
 from fedntd.federation import Federation
@@ -21,9 +23,7 @@ from fedntd.record import Record, State, load_checkpoint
 from fedntd.rng import torch_seed
 from fedntd.rounds import Agenda
 from fedntd.runs import read_run
-from fedntd.tables import to_table
 from fedntd.tree import Tree, Weights
-from fedntd.trust import require_trust
 
 
 def reopen(path: str | Path, trust: bool = False, **changes: Any) -> Federation:

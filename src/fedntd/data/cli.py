@@ -116,9 +116,9 @@ def partition(
 
     Example: fedntd data partition cifar10-lda0.1 --set seed=1 -o partition.png
     """
-    from fedntd.config import with_own_code
-    from fedntd.data.chosen import deal, load_dataset
-    from fedntd.presets import configure
+    from fedntd.config.build import deal, load_dataset
+    from fedntd.config.presets import configure
+    from fedntd.config.schema import with_own_code
     from fedntd.report.charts import partition_title
     from fedntd.report.figures import partition_figure
     from fedntd.report.style import save_figure

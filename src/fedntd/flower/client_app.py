@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from fedntd import plan, tree
 from fedntd.algorithms.base import Context
-from fedntd.config import make_algorithm
+from fedntd.config.schema import make_algorithm
 from fedntd.data.device import DevicePart
 from fedntd.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.engines import seeded

@@ -21,12 +21,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict, UserConfig
 from torch import Tensor
 
 from fedntd import __version__, tree
-from fedntd.config import Config, with_own_code
+from fedntd.config.schema import Config, with_own_code
+from fedntd.config.toml import build, from_table
 from fedntd.data.dataset import kind_of
 from fedntd.errors import FedntdError, require
 from fedntd.flower.site import Samples, Site
 from fedntd.metrics import Counts
-from fedntd.tables import build, from_table
 from fedntd.tree import Tree, Weights
 
 HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"

@@ -21,9 +21,9 @@ from torch import Tensor
 from fedntd import __version__, plan, tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.choices import call
-from fedntd.config import Config, make_algorithm
-from fedntd.data.auxiliary import unlabelled
+from fedntd.config.registry import call
+from fedntd.config.schema import Config, make_algorithm
+from fedntd.config.unlabelled import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import client_shares

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from fedntd.config import Config
+from fedntd.config.build import deal, load_dataset
+from fedntd.config.schema import Config
 from fedntd.data.augment import Augment
-from fedntd.data.chosen import deal, load_dataset
 from fedntd.data.dataset import Part, check_kinds, check_part
 from fedntd.errors import FedntdError, require
 from fedntd.rng import generator

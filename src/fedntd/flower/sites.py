@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.errors import FedntdError, require
 from fedntd.flower.collect import epsilon
 from fedntd.flower.messages import HELLO, Hello, Report, Settings, check_hello, content, read_hello

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.data.cli import AsJson, Settings
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import RULES, Setting

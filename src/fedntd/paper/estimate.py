@@ -9,9 +9,10 @@ from typing import NamedTuple
 import torch
 
 from fedntd.algorithms.requirements import requirements
-from fedntd.choices import call
-from fedntd.config import Config
-from fedntd.data.chosen import load_dataset
+from fedntd.config.build import load_dataset
+from fedntd.config.registry import call
+from fedntd.config.schema import Config
+from fedntd.config.toml import from_table
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
 from fedntd.devices import choose_device
@@ -20,7 +21,6 @@ from fedntd.paper.ledger import compact, put
 from fedntd.plan import cohort_size
 from fedntd.support.environment import environment
 from fedntd.support.files import read_json
-from fedntd.tables import from_table
 
 BACKWARD = 2  # a backward pass costs about two forward passes
 

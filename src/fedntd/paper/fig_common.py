@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.paper.item import Cell, Results, Settings, shrink
 from fedntd.report.charts import PALETTE
 from fedntd.report.style import styled, whole_numbers

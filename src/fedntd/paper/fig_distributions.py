@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from fedntd.analysis.rounds import out_of
-from fedntd.data.chosen import deal, load_dataset
+from fedntd.config.build import deal, load_dataset
 from fedntd.data.partition import class_counts
 from fedntd.paper.fig_common import panels, training_of
 from fedntd.paper.item import Item, Plot, Results, table

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedntd.config import Config, with_own_code
+from fedntd.config.presets import preset
+from fedntd.config.schema import Config, with_own_code
+from fedntd.config.toml import from_table, with_settings
 from fedntd.errors import require_one_of
-from fedntd.presets import preset
-from fedntd.tables import from_table, with_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import Config, Measure
+from fedntd.config.schema import Config, Measure
+from fedntd.config.toml import from_table, identity, to_table
 from fedntd.errors import FedntdError, require
 from fedntd.metrics import moving_average
 from fedntd.report.wording import show, thing
 from fedntd.runs import Run, read_run, read_sound
 from fedntd.support.files import read_json
-from fedntd.tables import from_table, identity, to_table
 
 # the measures of a round that are kept, by their names in `Record`
 KEPT = (

@@ -21,7 +21,7 @@ from fedntd.analysis.diversity import (
     mixed_diversity,
 )
 from fedntd.analysis.rounds import next_round, reopen
-from fedntd.choices import Choice
+from fedntd.config.registry import Choice
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import Indices
 from fedntd.metrics import Vector

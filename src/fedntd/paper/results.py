@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedntd.config.toml import identity
 from fedntd.paper.claims import CLAIMS
 from fedntd.paper.evidence import Evidence
 from fedntd.paper.item import RULES, Item, Plot, Results, Setting
@@ -14,7 +15,6 @@ from fedntd.paper.render import draw, progress
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Table, to_markdown
 from fedntd.report.style import save_figure
-from fedntd.tables import identity
 
 HEAD = """# Results on the real data
 

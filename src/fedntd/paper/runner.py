@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
+from fedntd.config.toml import flat, from_table, how, identity
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.paper.ledger import Store, compact, distinct, file_name, put
 from fedntd.record import Record
 from fedntd.report.wording import show, thing
 from fedntd.support.files import read_json
-from fedntd.tables import flat, from_table, how, identity
 from fedntd.together import federate_together, shape
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.report.summary import Group, group, labels
 from fedntd.report.wording import SIZES, TIMES, axis_unit, show, thing
 from fedntd.runs import Run

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from fedntd.choices import Choice
+from fedntd.config.registry import Choice
 from fedntd.errors import require
 from fedntd.plan import cohort
 from fedntd.report import charts, compare, statistics, summary

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedntd.config import Config, own_names
+from fedntd.config.schema import Config, own_names
+from fedntd.config.toml import flat, how, identity
 from fedntd.errors import FedntdError, require
 from fedntd.paper.ledger import is_ledger, read_recorded
 from fedntd.report.summary import Group, methods_and_rest
@@ -13,7 +14,6 @@ from fedntd.report.wording import thing
 from fedntd.runs import Run, find_runs, read_sound
 from fedntd.support.files import whole
 from fedntd.sweep.plan import read_sweep
-from fedntd.tables import flat, how, identity
 
 MEASURE = "last10"
 

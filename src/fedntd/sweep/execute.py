@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedntd.config.toml import from_table, to_table
 from fedntd.errors import FedntdError, reason
 from fedntd.record import Record, RunFolder, Taken
 from fedntd.sweep.plan import Job, status
-from fedntd.tables import from_table, to_table
 from fedntd.together import federate_together
 
 Event = dict[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from fedntd.config import Config
+from fedntd.config.schema import Config
 from fedntd.data import download
 from fedntd.data.readers import either
 from fedntd.errors import FedntdError, require

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedntd import presets
-from fedntd.config import Config
+from fedntd.config import presets
+from fedntd.config.grids import expand
+from fedntd.config.schema import Config
+from fedntd.config.toml import from_table, identity, read, toml_value, with_settings
 from fedntd.errors import FedntdError, did_you_mean, require
-from fedntd.grid import expand
 from fedntd.report.wording import show, thing
-from fedntd.tables import from_table, identity, read, toml_value, with_settings
 from fedntd.together import shape
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")

@@ -12,8 +12,9 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from fedntd.config import Config, with_own_code
-from fedntd.data.chosen import load_dataset
+from fedntd.config.build import load_dataset
+from fedntd.config.schema import Config, with_own_code
+from fedntd.config.toml import from_table, identity
 from fedntd.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.record import RunFolder
@@ -26,7 +27,6 @@ from fedntd.sweep.pictures import readable, storage_of
 from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
 from fedntd.sweep.show import Board, passing
 from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
-from fedntd.tables import from_table, identity
 
 Study: TypeAlias = Any  # Optuna's, which is an extra
 Handle: TypeAlias = Any  # its Trial

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedntd.choices import typed
-from fedntd.config import Config, with_own_code
+from fedntd.config.registry import typed
+from fedntd.config.schema import Config, with_own_code
+from fedntd.config.toml import from_table
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS
 from fedntd.sweep.plan import Changes, Sweep, with_changes
-from fedntd.tables import from_table
 
 KEYS = ("sampler", "trials", "measure", "pruner", "warmup", "batch", "seed", "keys")
 RANGE = ("low", "high", "log", "step")

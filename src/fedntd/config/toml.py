@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fedntd.choices import Choice, all_options, typed
-from fedntd.config import CHOICES, Config
+from fedntd.config.registry import Choice, all_options, typed
+from fedntd.config.schema import CHOICES, Config
 from fedntd.data.download import SOURCES
 from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedntd.algorithms.released import released_values as released_values
-from fedntd.config import Config
+from fedntd.config.schema import Config
+from fedntd.config.toml import from_table, read, with_settings
+from fedntd.config.trust import is_run_config, require_trust
 from fedntd.errors import FedntdError, did_you_mean
-from fedntd.tables import from_table, read, with_settings
-from fedntd.trust import is_run_config, require_trust
 
 BASES: dict[str, dict[str, Any]] = {
     "mnist": {"federation": {"clients": 100, "ratio": 0.1, "local_epochs": 3}},

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from fedntd.choices import target
-from fedntd.config import Config
+from fedntd.config.registry import target
+from fedntd.config.schema import Config
 from fedntd.data.dataset import Dataset, Part, kind_of
 from fedntd.data.datasets import load
 from fedntd.errors import FedntdError, require

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedntd.choices import is_own
-from fedntd.config import CHOICES
+from fedntd.config.registry import is_own
+from fedntd.config.schema import CHOICES
 from fedntd.errors import INSTALLED, require
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from fedntd import Config, FedntdError, configure
 from fedntd.algorithms.released import RELEASED
-from fedntd.choices import Choice
-from fedntd.config import with_own_code
+from fedntd.config.presets import TABLE1, preset, released_values
+from fedntd.config.registry import Choice
+from fedntd.config.schema import with_own_code
+from fedntd.config.toml import flat, from_table, read, to_table, to_toml, with_settings
 from fedntd.data.partition import PARTITIONS
-from fedntd.presets import TABLE1, preset, released_values
-from fedntd.tables import flat, from_table, read, to_table, to_toml, with_settings
 
 
 @pytest.mark.parametrize(

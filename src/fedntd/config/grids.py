@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from fedntd.config.toml import NAMES, name_in
 from fedntd.errors import require
-from fedntd.tables import NAMES, name_in
 
 
 def expand(table: Mapping[str, Any], before: Mapping[str, Any] = {}) -> list[tuple[str, dict[str, Any]]]:

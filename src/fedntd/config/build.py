@@ -5,8 +5,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedntd.choices import Choice, call, target
-from fedntd.config import Config
+from fedntd.config.registry import Choice, call, target
+from fedntd.config.schema import Config
 from fedntd.data.dataset import Dataset
 from fedntd.data.datasets import load
 from fedntd.data.partition import PARTITIONS, Indices, check_parts

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
-from fedntd.choices import Choice, call, check_name, is_own, resolve, resolve_own, target
+from fedntd.config.registry import Choice, call, check_name, is_own, resolve, resolve_own, target
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.plan import cohort_size
 
