@@ -19,8 +19,8 @@ from cpu_round import cifar10_or_noise
 from fedntd import Federation
 from fedntd.config.toml import from_table
 from fedntd.data.dataset import Part
-from fedntd.steps import AHEAD, Foresight, Step
-from fedntd.vectorised import Vectorised
+from fedntd.engine.compiler import AHEAD, Foresight, Step
+from fedntd.engine.vectorised import Vectorised
 
 REPEATS = 1000  # steps that are timed; as many before them wake the chip up from its idle clock
 SHOWN = 100  # steps whose kernels are shown

@@ -29,7 +29,7 @@ from fedntd.algorithms.composed import Composed
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config.schema import Optimiser
 from fedntd.data.device import DevicePart
-from fedntd.local import train_client
+from fedntd.engine.training import train_client
 from points import CHEAP, unlabelled_points
 
 # The settings at which a method is FedAvg.

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from fedntd import Augment, Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
 from fedntd.config.toml import from_table
-from fedntd.devices import choose_precision
-from fedntd.metrics import TEST_BATCH
+from fedntd.engine.devices import choose_precision
+from fedntd.engine.metrics import TEST_BATCH
+from fedntd.engine.plan import cohort, local_plan
 from fedntd.models import MODELS
-from fedntd.plan import cohort, local_plan
 from few_images import fashion_with_few_test_images
 
 Net = Callable[[], nn.Module]

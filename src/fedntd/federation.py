@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedntd import plan, tree
+from fedntd import tree
 from fedntd.algorithms.base import Context, Result
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config.build import deal, load_dataset
@@ -19,23 +19,24 @@ from fedntd.data.dataset import Dataset, Part
 from fedntd.data.datasets import as_asked
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import class_counts, client_shares
-from fedntd.devices import (
+from fedntd.engine import plan
+from fedntd.engine.devices import (
     choose_device,
     choose_precision,
     home_of,
     sent,
     set_float32_precision,
 )
-from fedntd.engines import Sequential, Task, Trained, seeded
+from fedntd.engine.metrics import Counts, Vector, in_local, of_global_model, out_local
+from fedntd.engine.optim import learning_rate
+from fedntd.engine.sequential import Sequential, Task, Trained, seeded
+from fedntd.engine.vectorised import Vectorised
 from fedntd.errors import FedntdError, reason, require
-from fedntd.metrics import Counts, Vector, in_local, of_global_model, out_local
 from fedntd.models.functional import Model
-from fedntd.optim import learning_rate
 from fedntd.record import Record, State, mean_and_std
 from fedntd.rng import generator, torch_seed
 from fedntd.rounds import Agenda, Diverged, play_together
 from fedntd.tree import Tree, Weights
-from fedntd.vectorised import Vectorised
 
 
 class Federation:

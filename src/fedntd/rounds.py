@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fedntd import tree
-from fedntd.devices import fetched, make_current
+from fedntd.engine.devices import fetched, make_current
 from fedntd.errors import FedntdError
 from fedntd.record import Record
 

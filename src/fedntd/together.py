@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedntd.config.schema import Config, share_of_cohort, with_own_code
 from fedntd.config.toml import flat
 from fedntd.data.dataset import Dataset
-from fedntd.devices import choose_device
+from fedntd.engine.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.federation import Federation
 from fedntd.record import Record, RunFolder, State, as_begun, or_anew, read_own

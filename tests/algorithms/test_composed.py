@@ -18,7 +18,7 @@ from fedntd.algorithms.fedopt import FedOpt
 from fedntd.algorithms.requirements import requirements
 from fedntd.algorithms.scaffold import Scaffold
 from fedntd.config.schema import Optimiser, make_algorithm, with_own_code
-from fedntd.local import local_step
+from fedntd.engine.training import local_step
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]

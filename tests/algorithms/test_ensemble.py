@@ -37,7 +37,7 @@ from fedntd.algorithms.losses import kl
 from fedntd.config.toml import identity
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
-from fedntd.devices import set_float32_precision
+from fedntd.engine.devices import set_float32_precision
 from fedntd.federation import build_module
 from fedntd.models.functional import Model
 from fedntd.rng import generator
@@ -266,7 +266,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return SimpleNamespace(replay=function)
 
     monkeypatch.setattr("fedntd.algorithms.ensemble.pool_on", lambda device: "a pool")
-    monkeypatch.setattr("fedntd.graphs.graph_of", graph_of)
+    monkeypatch.setattr("fedntd.engine.cuda_graphs.graph_of", graph_of)
     monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", lambda module: module)
     return captures
 
@@ -314,7 +314,7 @@ def test_what_a_graph_was_captured_from_is_kept(monkeypatch: pytest.MonkeyPatch,
         return SimpleNamespace(replay=lambda: None)
 
     monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", compiled)
-    monkeypatch.setattr("fedntd.graphs.graph_of", graph_of)
+    monkeypatch.setattr("fedntd.engine.cuda_graphs.graph_of", graph_of)
     algorithm = FedDF(steps=7, lr=0.1, batch_size=8).with_values({"auxiliary": auxiliary()})
     two_rounds(algorithm)
     gc.collect()

@@ -8,7 +8,7 @@ from fedntd import FedAvg, Result, tree
 from fedntd.algorithms.fednova import FedNova
 from fedntd.algorithms.fednova_released import FedNovaReleased
 from fedntd.config.schema import Optimiser
-from fedntd.optim import sgd_step
+from fedntd.engine.optim import sgd_step
 
 
 def fixed_point(algorithm: FedAvg, **settings) -> float:

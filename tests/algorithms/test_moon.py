@@ -11,7 +11,7 @@ from worlds import F64, Table, context, draw, loss
 from fedntd import Batch, FedAvg, FedntdError, Model, Result, tree
 from fedntd.algorithms.moon import Moon
 from fedntd.config.schema import Optimiser
-from fedntd.local import train_client
+from fedntd.engine.training import train_client
 
 
 def table(z: list[list[float]]) -> dict:

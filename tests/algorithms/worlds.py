@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedntd import Batch, Context, FedAvg, Out, Result, tree
 from fedntd.config.schema import Optimiser
-from fedntd.local import train_client
+from fedntd.engine.training import train_client
 
 F64 = torch.float64
 

@@ -15,9 +15,10 @@ from loop import LoopGrid, play
 from safetensors.torch import load_file
 from world import TABLE, server
 
-from fedntd import Config, Federation, FedntdError, plan, read_run
+from fedntd import Config, Federation, FedntdError, read_run
 from fedntd.config.toml import from_table
 from fedntd.data.dataset import Part
+from fedntd.engine import plan
 from fedntd.flower import client_app, server_app, sites
 from fedntd.flower.client_app import StateFolder
 from fedntd.flower.messages import (

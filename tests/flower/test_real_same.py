@@ -9,7 +9,8 @@ import pytest
 import torch
 from processes import Process, RealFederation, assert_same_weights, simulated, wait
 
-from fedntd import plan, read_run
+from fedntd import read_run
+from fedntd.engine import plan
 from fedntd.record import load_checkpoint, read_records
 from fedntd.support.files import read_json
 

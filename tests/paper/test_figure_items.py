@@ -20,7 +20,7 @@ from fedntd.analysis.diversity import gradient_diversity
 from fedntd.analysis.landscape import Loss
 from fedntd.analysis.rounds import next_cohort, next_round, reopen, trace_client
 from fedntd.config.registry import Choice
-from fedntd.metrics import in_local
+from fedntd.engine.metrics import in_local
 from fedntd.paper import (
     alignment,
     fedalign,

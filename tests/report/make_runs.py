@@ -13,8 +13,8 @@ from fedntd.config import toml as tables
 from fedntd.config.build import deal
 from fedntd.config.schema import with_own_code
 from fedntd.data.partition import class_counts
-from fedntd.metrics import cosine, forgetting, in_local, out_local
-from fedntd.plan import cohort as draw_cohort
+from fedntd.engine.metrics import cosine, forgetting, in_local, out_local
+from fedntd.engine.plan import cohort as draw_cohort
 from fedntd.record import Record, RunFolder, mean_and_std
 from fedntd.runs import Run, read_run
 

@@ -13,12 +13,12 @@ from fedntd import tree
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.losses import kl
 from fedntd.data.device import DevicePart
+from fedntd.engine.cuda_graphs import Captured, captured, pool_on
+from fedntd.engine.plan import MOST_PLANNED
+from fedntd.engine.tracing import compiled, traced
 from fedntd.errors import FedntdError, require
-from fedntd.graphs import Captured, captured, pool_on
 from fedntd.models.functional import Model
-from fedntd.plan import MOST_PLANNED
 from fedntd.rng import generator
-from fedntd.tracing import compiled, traced
 from fedntd.tree import Weights
 
 TOGETHER = 500  # samples that teachers look at in one pass

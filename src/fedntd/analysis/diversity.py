@@ -26,8 +26,8 @@ from fedntd.algorithms.base import Context
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.analysis.rounds import out_of
 from fedntd.data.device import DevicePart
+from fedntd.engine.metrics import TEST_BATCH, Vector
 from fedntd.errors import FedntdError, require
-from fedntd.metrics import TEST_BATCH, Vector
 from fedntd.models.functional import Model
 from fedntd.tree import Tree, Weights
 

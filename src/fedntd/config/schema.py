@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
 from fedntd.config.registry import Choice, call, check_name, is_own, resolve, resolve_own, target
+from fedntd.engine.plan import cohort_size
 from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.plan import cohort_size
 
 CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections that are a `Choice`
 

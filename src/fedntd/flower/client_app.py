@@ -15,12 +15,16 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from safetensors.torch import load_file, save_file
 
-from fedntd import plan, tree
+from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.config.schema import make_algorithm
 from fedntd.data.device import DevicePart
-from fedntd.devices import choose_device, choose_precision, set_float32_precision
-from fedntd.engines import seeded
+from fedntd.engine import plan
+from fedntd.engine.devices import choose_device, choose_precision, set_float32_precision
+from fedntd.engine.metrics import TEST_BATCH, count, in_batches
+from fedntd.engine.optim import learning_rate
+from fedntd.engine.sequential import seeded
+from fedntd.engine.training import train_client
 from fedntd.errors import FedntdError, require
 from fedntd.federation import asks_for_locals, build_module
 from fedntd.flower.messages import (
@@ -37,10 +41,7 @@ from fedntd.flower.messages import (
     to_tree,
 )
 from fedntd.flower.site import Samples, Site, site_number
-from fedntd.local import train_client
-from fedntd.metrics import TEST_BATCH, count, in_batches
 from fedntd.models.functional import Model
-from fedntd.optim import learning_rate
 from fedntd.rng import torch_seed
 from fedntd.tree import Weights
 

@@ -18,7 +18,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from fedntd import __version__, plan, tree
+from fedntd import __version__, tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config.registry import call
@@ -27,7 +27,11 @@ from fedntd.config.unlabelled import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import client_shares
-from fedntd.devices import choose_device, choose_precision, set_float32_precision
+from fedntd.engine import plan
+from fedntd.engine.devices import choose_device, choose_precision, set_float32_precision
+from fedntd.engine.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local, summed
+from fedntd.engine.optim import learning_rate
+from fedntd.engine.training import train_client
 from fedntd.errors import FedntdError, require
 from fedntd.federation import asks_for_locals
 from fedntd.flower.client_app import build_model
@@ -47,9 +51,6 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import Account, SiteLog, Sites
-from fedntd.local import train_client
-from fedntd.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local, summed
-from fedntd.optim import learning_rate
 from fedntd.record import Record, RunFolder, State, mean_and_std
 from fedntd.rounds import Diverged
 from fedntd.tree import Weights

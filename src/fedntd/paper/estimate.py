@@ -15,10 +15,10 @@ from fedntd.config.schema import Config
 from fedntd.config.toml import from_table
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
-from fedntd.devices import choose_device
+from fedntd.engine.devices import choose_device
+from fedntd.engine.plan import cohort_size
 from fedntd.federation import Federation
 from fedntd.paper.ledger import compact, put
-from fedntd.plan import cohort_size
 from fedntd.support.environment import environment
 from fedntd.support.files import read_json
 

@@ -10,9 +10,9 @@ from matplotlib.colors import PowerNorm
 from fedntd.analysis.rounds import out_of
 from fedntd.config.build import deal, load_dataset
 from fedntd.data.partition import class_counts
+from fedntd.engine.plan import cohort
 from fedntd.paper.fig_common import panels, training_of
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.plan import cohort
 from fedntd.report.style import BLUES, bare, colour_bar, plain
 
 SETTINGS = table("cifar10-lda0.1")

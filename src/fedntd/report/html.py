@@ -11,8 +11,8 @@ import jinja2
 import numpy as np
 
 from fedntd.config.registry import Choice
+from fedntd.engine.plan import cohort
 from fedntd.errors import require
-from fedntd.plan import cohort
 from fedntd.report import charts, compare, statistics, summary
 from fedntd.report.charts import Costs, Curve
 from fedntd.report.compare import Best, Extra, outcomes

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedntd.config.toml import how
+from fedntd.engine.metrics import moving_average
 from fedntd.errors import did_you_mean, require
-from fedntd.metrics import moving_average
 from fedntd.report.wording import show, thing
 from fedntd.runs import Run
 

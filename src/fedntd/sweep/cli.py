@@ -18,7 +18,7 @@ from fedntd.config.build import load_dataset
 from fedntd.config.schema import make_algorithm, with_own_code
 from fedntd.config.unlabelled import unlabelled
 from fedntd.data.cli import AsJson, Settings, Trust
-from fedntd.devices import choose_device, device_name
+from fedntd.engine.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.record import PATIENCE
 from fedntd.report.wording import count

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedntd.devices import choose_device
+from fedntd.engine.devices import choose_device
 from fedntd.errors import FedntdError
 from fedntd.report.wording import duration
 from fedntd.sweep.execute import reason_of

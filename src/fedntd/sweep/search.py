@@ -15,7 +15,7 @@ from rich.markup import escape
 from fedntd.config.build import load_dataset
 from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import from_table, identity
-from fedntd.devices import choose_device
+from fedntd.engine.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.record import RunFolder
 from fedntd.report.export import need

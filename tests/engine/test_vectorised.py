@@ -25,17 +25,17 @@ from fedntd import (
     tree,
     vectorised,
 )
-from fedntd.buffers import Buffers
 from fedntd.config.toml import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Part, from_tensors
-from fedntd.engines import Sequential
-from fedntd.graphs import Captured
+from fedntd.engine.buffers import Buffers
+from fedntd.engine.compiler import Compiler, Step
+from fedntd.engine.cuda_graphs import Captured
+from fedntd.engine.sequential import Sequential
+from fedntd.engine.vectorised import Vectorised
 from fedntd.record import Record
-from fedntd.steps import Compiler, Step
 from fedntd.together import federate, federate_together
 from fedntd.tree import Weights
-from fedntd.vectorised import Vectorised
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]

@@ -28,19 +28,19 @@ from torch.func import vmap
 from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context, Result, Upload
-from fedntd.buffers import Buffers, OwnBatch, by_client, tensors_of
 from fedntd.config.schema import Optimiser
 from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
-from fedntd.devices import sent
-from fedntd.engines import Task, Trained, on_each_leaf
+from fedntd.engine.buffers import Buffers, OwnBatch, by_client, tensors_of
+from fedntd.engine.compiler import AHEAD, PLANNED, Compiler, Foresight, Step
+from fedntd.engine.devices import sent
+from fedntd.engine.forking import apart
+from fedntd.engine.metrics import TEST_BATCH, Counts, count_batch, in_batches, summed
+from fedntd.engine.plan import Plan, busy, rounded_up, stretches
+from fedntd.engine.sequential import Task, Trained, on_each_leaf
+from fedntd.engine.training import local_step, mean_over_samples
 from fedntd.errors import require
-from fedntd.forking import apart
-from fedntd.local import local_step, mean_over_samples
-from fedntd.metrics import TEST_BATCH, Counts, count_batch, in_batches, summed
 from fedntd.models.functional import Batch, Model
-from fedntd.plan import Plan, busy, rounded_up, stretches
-from fedntd.steps import AHEAD, PLANNED, Compiler, Foresight, Step
 from fedntd.tree import Tree, Weights
 
 # what differs by client: its own state, and how many samples of each class it has; and what differs by run

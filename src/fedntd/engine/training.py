@@ -9,8 +9,8 @@ from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context, Result
 from fedntd.config.schema import Optimiser
+from fedntd.engine.optim import clipped, sgd_step, with_spring
 from fedntd.models.functional import Batch, Model
-from fedntd.optim import clipped, sgd_step, with_spring
 from fedntd.tree import Tree, Weights
 
 

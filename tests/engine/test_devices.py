@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedntd import Config, Dataset, Federation, federate, tree
-from fedntd.devices import choose_device, sent
+from fedntd.engine.devices import choose_device, sent
 from fedntd.record import RunFolder
 from fedntd.together import Member, start
 

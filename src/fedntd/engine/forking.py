@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx
 
-from fedntd.tracing import extracted, is_mutable, is_number, is_view
+from fedntd.engine.tracing import extracted, is_mutable, is_number, is_view
 
 aten = torch.ops.aten
 PRODUCTS = {

@@ -14,10 +14,12 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedntd import Config, Federation, forking, steps, tracing
-from fedntd.forking import Fork, forked
-from fedntd.tracing import is_view
-from fedntd.vectorised import Vectorised
+from fedntd import Config, Federation
+from fedntd.engine import compiler as steps
+from fedntd.engine import forking, tracing
+from fedntd.engine.forking import Fork, forked
+from fedntd.engine.tracing import is_view
+from fedntd.engine.vectorised import Vectorised
 from patchwork import Patchwork, drawn_run
 
 BATCH, INPUTS, HIDDEN, OUTPUTS = 2, 3, 4, 32  # most weights are in the last layer

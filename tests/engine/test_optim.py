@@ -3,7 +3,7 @@ import torch
 
 from fedntd import FedntdError, tree
 from fedntd.config.schema import Optimiser
-from fedntd.optim import clipped, learning_rate, sgd_step, with_spring
+from fedntd.engine.optim import clipped, learning_rate, sgd_step, with_spring
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])

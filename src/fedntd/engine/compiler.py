@@ -20,11 +20,11 @@ from torch.utils import _pytree as pytree
 
 from fedntd import tree
 from fedntd.algorithms.base import Context
-from fedntd.buffers import Buffers, OwnBatch, inputs_of
 from fedntd.data.augment import Draws
-from fedntd.forking import apart, forked
-from fedntd.graphs import captured, pool_on, side_by_side, urgent_stream_on
-from fedntd.tracing import (
+from fedntd.engine.buffers import Buffers, OwnBatch, inputs_of
+from fedntd.engine.cuda_graphs import captured, pool_on, side_by_side, urgent_stream_on
+from fedntd.engine.forking import apart, forked
+from fedntd.engine.tracing import (
     BATCH,
     OWN,
     SHARED,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
-from fedntd.metrics import cosine, count, forgetting, in_batches, in_local, moving_average, out_local
+from fedntd.engine.metrics import cosine, count, forgetting, in_batches, in_local, moving_average, out_local
 from fedntd.models.functional import Model
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from fedntd import tracing
-from fedntd.forking import branch
-from fedntd.tracing import BATCH, OWN, SHARED, WEIGHTS, is_mutable
+from fedntd.engine import tracing
+from fedntd.engine.forking import branch
+from fedntd.engine.tracing import BATCH, OWN, SHARED, WEIGHTS, is_mutable
 
 
 def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_number():

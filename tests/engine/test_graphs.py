@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from fedntd.graphs import graph_of, side_by_side
+from fedntd.engine.cuda_graphs import graph_of, side_by_side
 
 
 @pytest.fixture(autouse=True)

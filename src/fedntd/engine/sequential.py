@@ -20,10 +20,10 @@ from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context
 from fedntd.config.schema import Optimiser
 from fedntd.data.device import DevicePart
-from fedntd.local import train_client
-from fedntd.metrics import TEST_BATCH, Counts, count, in_batches, summed
+from fedntd.engine.metrics import TEST_BATCH, Counts, count, in_batches, summed
+from fedntd.engine.plan import Plan
+from fedntd.engine.training import train_client
 from fedntd.models.functional import Model
-from fedntd.plan import Plan
 from fedntd.tree import Weights
 
 T = TypeVar("T")

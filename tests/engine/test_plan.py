@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedntd import plan
+from fedntd.engine import plan
 
 
 def sizes(samples: int, drop_last: bool, epochs: int = 2, batch_size: int = 8) -> list[int]:

@@ -1,0 +1,1 @@
+"""How clients are trained and models tested: one by one, or all of a cohort in one compiled step."""
