@@ -29,8 +29,8 @@ import torch
 
 from fedntd import Federation
 from fedntd.config.toml import from_table
-from fedntd.record import read_records
-from fedntd.runs import read_run
+from fedntd.runs.reader import read_run
+from fedntd.runs.record import read_records
 
 
 def settings(sites: int, ratio: float, rounds: int, samples: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from fedntd.config.build import deal
 from fedntd.config.schema import Config
 from fedntd.config.toml import from_table, to_toml
 from fedntd.data.partition import class_counts
-from fedntd.record import Record, to_line
+from fedntd.runs.record import Record, to_line
 from fedntd.support.environment import environment
 
 METHODS = ("fedavg", "fedprox", "scaffold", "moon", "fedntd")

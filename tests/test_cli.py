@@ -14,7 +14,7 @@ from PIL import Image
 from fedntd import ALGORITHMS, __version__, configure
 from fedntd.cli import main
 from fedntd.data.download import folder_of
-from fedntd.runs import read_run
+from fedntd.runs.reader import read_run
 
 QUICK_NETWORK = "model.name=stateful:Little"
 QUICK = [

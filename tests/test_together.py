@@ -14,8 +14,8 @@ from torch import nn
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
 from fedntd.config.build import deal
 from fedntd.engine.vectorised import Vectorised
-from fedntd.record import load_checkpoint
 from fedntd.rounds import names_of, play_together
+from fedntd.runs.record import load_checkpoint
 from fedntd.together import Pace, shape
 from fedntd.tree import Weights
 

@@ -13,10 +13,10 @@ from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
 from fedntd.federation import Federation
 from fedntd.models.functional import Batch, Model, Out, Taps
-from fedntd.record import Record
 from fedntd.report.export import load
 from fedntd.rounds import Diverged
-from fedntd.runs import Run, read_run
+from fedntd.runs.reader import Run, read_run
+from fedntd.runs.record import Record
 from fedntd.together import federate, federate_together
 
 try:

@@ -27,7 +27,6 @@ from fedntd.errors import FedntdError, require, require_one_of, told
 from fedntd.flower.cli import app as flower_app
 from fedntd.paper.cli import app as paper_app
 from fedntd.progress import Outcomes, method_of, show_progress
-from fedntd.record import Record
 from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.latex import compare_latex
@@ -35,7 +34,8 @@ from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing, write_in_any_locale
 from fedntd.rounds import Diverged
-from fedntd.runs import read_run, read_runs
+from fedntd.runs.reader import read_run, read_runs
+from fedntd.runs.record import Record
 from fedntd.support.collector import collector_paused
 from fedntd.support.interrupts import ending_once
 from fedntd.sweep.cli import sweep

@@ -33,9 +33,9 @@ from fedntd.engine.sequential import Sequential, Task, Trained, seeded
 from fedntd.engine.vectorised import Vectorised
 from fedntd.errors import FedntdError, reason, require
 from fedntd.models.functional import Model
-from fedntd.record import Record, State, mean_and_std
 from fedntd.rng import generator, torch_seed
 from fedntd.rounds import Agenda, Diverged, play_together
+from fedntd.runs.record import Record, State, mean_and_std
 from fedntd.tree import Tree, Weights
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.engine.devices import fetched, make_current
 from fedntd.errors import FedntdError
-from fedntd.record import Record
+from fedntd.runs.record import Record
 
 if TYPE_CHECKING:
     from fedntd.federation import Federation

@@ -4,7 +4,7 @@ import torch
 
 from fedntd.analysis.divergence import correlation, distances, distribution_distances, underlying, weight_distances
 from fedntd.analysis.rounds import Inside
-from fedntd.record import Record
+from fedntd.runs.record import Record
 
 
 def test_weight_distances_by_hand():

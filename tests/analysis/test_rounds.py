@@ -19,7 +19,7 @@ from fedntd.config.registry import Choice
 from fedntd.config.schema import Config, Measure
 from fedntd.config.toml import from_table
 from fedntd.engine.metrics import in_local, out_local
-from fedntd.record import Record
+from fedntd.runs.record import Record
 
 SMALL = {
     "workers": 1,

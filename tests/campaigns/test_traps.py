@@ -18,7 +18,7 @@ from fedntd.analysis.rounds import reopen
 from fedntd.cli import main
 from fedntd.config.registry import REGISTRIES
 from fedntd.config.schema import with_own_code
-from fedntd.paper.ledger import record
+from fedntd.runs.ledger import record
 from started import Started
 
 KEYS = [*REGISTRIES]  # data, partition, model, algorithm, server, auxiliary, robust

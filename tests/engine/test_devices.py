@@ -11,7 +11,7 @@ from torch import nn
 
 from fedntd import Config, Dataset, Federation, federate, tree
 from fedntd.engine.devices import choose_device, sent
-from fedntd.record import RunFolder
+from fedntd.runs.record import RunFolder
 from fedntd.together import Member, start
 
 

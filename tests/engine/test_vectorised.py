@@ -33,7 +33,7 @@ from fedntd.engine.compiler import Compiler, Step
 from fedntd.engine.cuda_graphs import Captured
 from fedntd.engine.sequential import Sequential
 from fedntd.engine.vectorised import Vectorised
-from fedntd.record import Record
+from fedntd.runs.record import Record
 from fedntd.together import federate, federate_together
 from fedntd.tree import Weights
 

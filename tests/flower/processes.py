@@ -22,7 +22,7 @@ from world import TABLE
 from fedntd import Federation
 from fedntd.cli import app as commands
 from fedntd.config.toml import from_table
-from fedntd.record import load_checkpoint
+from fedntd.runs.record import load_checkpoint
 from fedntd.tree import flatten
 
 HERE = Path(__file__).parent

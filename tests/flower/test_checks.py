@@ -34,7 +34,7 @@ from fedntd.flower.messages import (
     read_update,
 )
 from fedntd.flower.site import Samples, Site, held_out, site_number
-from fedntd.record import Record, load_checkpoint
+from fedntd.runs.record import Record, load_checkpoint
 from fedntd.support.files import read_json
 from fedntd.tree import Weights
 

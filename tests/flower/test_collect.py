@@ -18,7 +18,7 @@ from fedntd.flower import sites
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.server_app import Coordinator
 from fedntd.flower.site import held_out
-from fedntd.record import load_checkpoint
+from fedntd.runs.record import load_checkpoint
 from fedntd.support.files import read_json
 from fedntd.tree import Weights
 

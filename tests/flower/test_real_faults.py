@@ -9,7 +9,7 @@ from world import TABLE
 
 from fedntd import Federation, read_run
 from fedntd.config.toml import from_table
-from fedntd.record import read_records
+from fedntd.runs.record import read_records
 
 FAULTS = {2: "slow", 3: "nan inf shape", 4: "missing samples crash"}  # what a site does wrong, round by round
 FIVE = {"federation": {"clients": 5, "ratio": 1.0, "rounds": 4}, "measure": {"local_every": 0}}

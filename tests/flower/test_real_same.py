@@ -11,7 +11,7 @@ from processes import Process, RealFederation, assert_same_weights, simulated, w
 
 from fedntd import read_run
 from fedntd.engine import plan
-from fedntd.record import load_checkpoint, read_records
+from fedntd.runs.record import load_checkpoint, read_records
 from fedntd.support.files import read_json
 
 METHODS = ("fedavg", "fedntd", "scaffold", "moon", "fedcurv")

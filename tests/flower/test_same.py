@@ -15,7 +15,7 @@ from fedntd import ALGORITHMS, Federation, read_run
 from fedntd.config.toml import from_table
 from fedntd.flower import sites
 from fedntd.flower.site import held_out
-from fedntd.record import load_checkpoint
+from fedntd.runs.record import load_checkpoint
 from fedntd.tree import flatten
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedntd.config.schema import Config
 from fedntd.paper.item import Cell, Item, Results, Setting
-from fedntd.paper.ledger import Result, file_name, put, to_text
+from fedntd.runs.ledger import Result, file_name, put, to_text
 
 
 def made_up(

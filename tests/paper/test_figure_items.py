@@ -40,13 +40,13 @@ from fedntd.paper import (
     prop3,
 )
 from fedntd.paper.item import Item, Plot, Results, Setting, table
-from fedntd.paper.ledger import read_store
 from fedntd.paper.methods import METHODS
 from fedntd.paper.render import draw, write_item
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Figures, Table
-from fedntd.record import load_checkpoint
-from fedntd.runs import read_run
+from fedntd.runs.ledger import read_store
+from fedntd.runs.reader import read_run
+from fedntd.runs.record import load_checkpoint
 
 ALL = [
     module.ITEM

@@ -11,9 +11,9 @@ from fedntd.config.toml import identity
 from fedntd.paper import published
 from fedntd.paper.item import Setting
 from fedntd.paper.items import ITEMS, find
-from fedntd.paper.ledger import kind
 from fedntd.paper.runner import wanted
 from fedntd.report.summary import summarise
+from fedntd.runs.ledger import kind
 
 PRINTED = {
     "table1": published.TABLE1_SHARDING | published.TABLE1_LDA,

@@ -15,7 +15,7 @@ from fedntd.paper.items import ITEMS, find
 from fedntd.paper.published import Published
 from fedntd.paper.runner import describe, groups, wanted
 from fedntd.paper.tables import Figures, Table
-from fedntd.runs import read_run
+from fedntd.runs.reader import read_run
 
 QUICK = ("--small", "--set", "federation.rounds=1", "--set", "federation.ratio=0.05", "--out", "out")
 CELL = ("--cells", "FedNTD/CIFAR-10 s=2")

@@ -14,8 +14,8 @@ from fedntd import FedntdError, Record, read_run
 from fedntd.config.toml import identity
 from fedntd.paper.item import Item, Results, Setting, table
 from fedntd.paper.items import find
-from fedntd.paper.ledger import find_runs, read_store, record
 from fedntd.paper.runner import Workshop, choose, wanted
+from fedntd.runs.ledger import find_runs, read_store, record
 from started import Started
 
 ITEM = Item(

@@ -1,4 +1,4 @@
-"""Run folders with made-up but plausible numbers, by the real `fedntd.record`, and read back by `fedntd.runs`."""
+"""Run folders with made-up but plausible numbers, by the real `fedntd.runs.record`, and read back by `fedntd.runs.reader`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from fedntd.config.schema import with_own_code
 from fedntd.data.partition import class_counts
 from fedntd.engine.metrics import cosine, forgetting, in_local, out_local
 from fedntd.engine.plan import cohort as draw_cohort
-from fedntd.record import Record, RunFolder, mean_and_std
-from fedntd.runs import Run, read_run
+from fedntd.runs.reader import Run, read_run
+from fedntd.runs.record import Record, RunFolder, mean_and_std
 
 FASHION = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 

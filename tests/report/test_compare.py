@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedntd.report.compare import compare_json, compare_table, progress
 from fedntd.report.summary import group
-from fedntd.runs import Run
+from fedntd.runs.reader import Run
 
 
 def printed(runs: list[Run], width: int = 80, colour: bool = False) -> str:

@@ -21,7 +21,7 @@ from PIL import Image
 from fedntd.errors import FedntdError
 from fedntd.report.charts import curves
 from fedntd.report.html import View, facts, size, write_report
-from fedntd.runs import Run
+from fedntd.runs.reader import Run
 
 NASTY = "</script><img src=x onerror='window.broken=1'>"
 REASON = "the global weights are not finite after round 7; a lower optimiser.lr may help"

@@ -19,7 +19,7 @@ from test_sweep import wait_for
 import fedntd
 from fedntd import FedntdError
 from fedntd.report.export import TRACKERS, names_of, write_rows
-from fedntd.runs import Run
+from fedntd.runs.reader import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -11,7 +11,7 @@ from test_sweep import results, statuses, wait_for
 
 from fedntd.config.schema import Auxiliary, Config, Data
 from fedntd.data.download import folder_of
-from fedntd.runs import read_run
+from fedntd.runs.reader import read_run
 from fedntd.sweep.on_ray import data_folder, dataset_files, train_there
 from started import Started
 

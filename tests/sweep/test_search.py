@@ -14,8 +14,8 @@ from rich.console import Console
 from test_sweep import results, statuses, wait_for
 
 from fedntd import FedntdError
-from fedntd.record import read_records
-from fedntd.runs import read_run
+from fedntd.runs.reader import read_run
+from fedntd.runs.record import read_records
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.search import read_search
 from started import Started

@@ -14,12 +14,12 @@ from scipy import stats
 
 from fedntd import FedntdError
 from fedntd.config.toml import to_toml
-from fedntd.paper.ledger import record
 from fedntd.report.compare import compare_table
 from fedntd.report.leaderboard import leaderboard
 from fedntd.report.statistics import Baseline, extras, heat_map, paired_p, parse_target, reaching, to_target
 from fedntd.report.summary import group
-from fedntd.runs import Run
+from fedntd.runs.ledger import record
+from fedntd.runs.reader import Run
 
 Command = Callable[..., tuple[int, str, str]]
 

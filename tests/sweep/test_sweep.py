@@ -15,8 +15,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedntd.record import RunFolder, read_records
-from fedntd.runs import is_locked, read_run
+from fedntd.runs.reader import is_locked, read_run
+from fedntd.runs.record import RunFolder, read_records
 from fedntd.sweep.execute import train_group
 from fedntd.sweep.plan import jobs, read_sweep, status
 from fedntd.sweep.show import Board, Row, live_table
@@ -281,7 +281,7 @@ def test_a_run_that_another_process_trains_is_not_marked_as_failed(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Such as where a job array is submitted again while some of its tasks still run."""
-    monkeypatch.setattr("fedntd.record.PATIENCE", 0.0)
+    monkeypatch.setattr("fedntd.runs.record.PATIENCE", 0.0)
     (job,) = jobs(read_sweep(write()).runs, tmp_path / "out")
     with RunFolder(job.folder, job.config, resume=False) as theirs:
         theirs.start([], np.zeros((0, 0), dtype=int), torch.device("cpu"), "fp32")

@@ -19,10 +19,10 @@ from fedntd.engine.sequential import seeded
 from fedntd.engine.training import local_step
 from fedntd.errors import require
 from fedntd.federation import Federation
-from fedntd.record import Record, State, load_checkpoint
 from fedntd.rng import torch_seed
 from fedntd.rounds import Agenda
-from fedntd.runs import read_run
+from fedntd.runs.reader import read_run
+from fedntd.runs.record import Record, State, load_checkpoint
 from fedntd.tree import Tree, Weights
 
 

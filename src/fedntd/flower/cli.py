@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedntd.errors import FedntdError, require
-from fedntd.record import writing
+from fedntd.runs.record import writing
 
 app = typer.Typer(no_args_is_help=True, help="Real federations through Flower: a new app, certificates and keys.")
 

@@ -51,8 +51,8 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import Account, SiteLog, Sites
-from fedntd.record import Record, RunFolder, State, mean_and_std
 from fedntd.rounds import Diverged
+from fedntd.runs.record import Record, RunFolder, State, mean_and_std
 from fedntd.tree import Weights
 
 

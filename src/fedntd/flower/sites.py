@@ -19,7 +19,7 @@ from fedntd.config.schema import Config
 from fedntd.errors import FedntdError, require
 from fedntd.flower.collect import epsilon
 from fedntd.flower.messages import HELLO, Hello, Report, Settings, check_hello, content, read_hello
-from fedntd.record import RunFolder, writing
+from fedntd.runs.record import RunFolder, writing
 from fedntd.support.files import read_json
 
 POLL = 0.5  # seconds between two looks for answers

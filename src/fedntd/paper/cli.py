@@ -22,11 +22,11 @@ from fedntd.data.cli import AsJson, Settings
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find
-from fedntd.paper.ledger import distinct, find_runs, put, read_store, record
 from fedntd.paper.runner import Workshop, choose, describe, fitting, groups, wanted
 from fedntd.paper.tables import Table, aside
 from fedntd.report.wording import duration, thing
 from fedntd.rounds import Diverged
+from fedntd.runs.ledger import distinct, find_runs, put, read_store, record
 from fedntd.support.files import read_json
 from fedntd.together import in_one_step
 

@@ -18,7 +18,7 @@ from fedntd.data.datasets import SUMMARIES
 from fedntd.engine.devices import choose_device
 from fedntd.engine.plan import cohort_size
 from fedntd.federation import Federation
-from fedntd.paper.ledger import compact, put
+from fedntd.runs.ledger import compact, put
 from fedntd.support.environment import environment
 from fedntd.support.files import read_json
 

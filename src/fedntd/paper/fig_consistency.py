@@ -6,8 +6,8 @@ from matplotlib.colors import Normalize
 
 from fedntd.paper.fig_common import BLUE, COLOURS, GREEN, METHODS, MOTIVATION, PINK, RED, panels, rehearse, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.paper.ledger import Result
 from fedntd.report.style import bare, colour_bar
+from fedntd.runs.ledger import Result
 
 LEVELS = {"IID": "iid", "α=0.5": "lda0.5", "α=0.3": "lda0.3", "α=0.1": "lda0.1", "α=0.05": "lda0.05"}
 DATASETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}

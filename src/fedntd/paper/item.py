@@ -13,8 +13,8 @@ from fedntd.errors import require_one_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedntd.paper.ledger import Result
     from fedntd.paper.tables import Table
+    from fedntd.runs.ledger import Result
 
 Cell = tuple[str, str]  # row, column
 Settings = dict[str, Any]  # as in a config file

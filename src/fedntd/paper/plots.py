@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedntd.paper.fig_common import COLOURS, panels, rounds_axis
-from fedntd.paper.ledger import Result
+from fedntd.runs.ledger import Result
 
 
 class Panel(NamedTuple):

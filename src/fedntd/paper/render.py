@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedntd.paper.item import Plot, Results
 from fedntd.paper.items import ITEMS, find
-from fedntd.paper.ledger import distinct, put
 from fedntd.paper.runner import wanted
 from fedntd.paper.tables import Table, to_csv, to_html, to_latex, to_markdown
 from fedntd.report.style import save_figure, styled
+from fedntd.runs.ledger import distinct, put
 
 FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
 CSS = """

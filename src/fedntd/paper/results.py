@@ -10,11 +10,11 @@ from fedntd.paper.claims import CLAIMS
 from fedntd.paper.evidence import Evidence
 from fedntd.paper.item import RULES, Item, Plot, Results, Setting
 from fedntd.paper.items import ITEMS, find
-from fedntd.paper.ledger import Result, Store, put, read_results
 from fedntd.paper.render import draw, progress
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Table, to_markdown
 from fedntd.report.style import save_figure
+from fedntd.runs.ledger import Result, Store, put, read_results
 
 HEAD = """# Results on the real data
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedntd.report.summary import HEADINGS, Group, group, labels, summarise, telling
 from fedntd.report.wording import duration, figure
-from fedntd.runs import Run
+from fedntd.runs.reader import Run
 
 
 @dataclass(frozen=True)

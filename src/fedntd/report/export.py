@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedntd.errors import FedntdError, reason, require_one_of
-from fedntd.record import Record
 from fedntd.report.summary import differing, summarise
-from fedntd.runs import Run, find_runs, is_locked, read_runs
+from fedntd.runs.reader import Run, find_runs, is_locked, read_runs
+from fedntd.runs.record import Record
 from fedntd.support.files import whole
 
 ROWS = ("round", "run")

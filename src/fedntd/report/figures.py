@@ -24,7 +24,7 @@ from fedntd.report.charts import (
 from fedntd.report.statistics import HeatMap, heat_map, is_baseline
 from fedntd.report.style import BLUES, GREY, bare, colour_bar, plain, save_figure, styled, whole_numbers
 from fedntd.report.summary import Group, group, labels
-from fedntd.runs import Run
+from fedntd.runs.reader import Run
 
 # --- one line a run ---------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from fedntd.report.compare import Best, Extra, outcomes
 from fedntd.report.statistics import HeatMap
 from fedntd.report.summary import HEADINGS, Group
 from fedntd.report.wording import duration, figure, show, size, thing
-from fedntd.runs import Run
+from fedntd.runs.reader import Run
 from fedntd.support.files import whole
 
 EXPLAINED = {

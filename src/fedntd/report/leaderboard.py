@@ -8,10 +8,10 @@ import numpy as np
 from fedntd.config.schema import Config, own_names
 from fedntd.config.toml import flat, how, identity
 from fedntd.errors import FedntdError, require
-from fedntd.paper.ledger import is_ledger, read_recorded
 from fedntd.report.summary import Group, methods_and_rest
 from fedntd.report.wording import thing
-from fedntd.runs import Run, find_runs, read_sound
+from fedntd.runs.ledger import is_ledger, read_recorded
+from fedntd.runs.reader import Run, find_runs, read_sound
 from fedntd.support.files import whole
 from fedntd.sweep.plan import read_sweep
 

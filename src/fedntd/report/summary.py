@@ -12,7 +12,7 @@ from fedntd.config.toml import how
 from fedntd.engine.metrics import moving_average
 from fedntd.errors import did_you_mean, require
 from fedntd.report.wording import show, thing
-from fedntd.runs import Run
+from fedntd.runs.reader import Run
 
 HEADINGS = {"final": "final", "best": "best", "last10": "last 10", "ema": "EMA 0.6", "forgetting": "F"}
 METHOD = ("algorithm.", "server.", "robust.", "auxiliary.")  # settings that make a method; the rest is where it is run

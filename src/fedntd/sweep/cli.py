@@ -20,8 +20,8 @@ from fedntd.config.unlabelled import unlabelled
 from fedntd.data.cli import AsJson, Settings, Trust
 from fedntd.engine.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.record import PATIENCE
 from fedntd.report.wording import count
+from fedntd.runs.record import PATIENCE
 from fedntd.support.files import whole
 from fedntd.sweep import execute, show
 from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep

@@ -26,7 +26,7 @@ import torch
 
 from fedntd.config.toml import from_table, to_table
 from fedntd.errors import FedntdError, reason
-from fedntd.record import Record, RunFolder, Taken
+from fedntd.runs.record import Record, RunFolder, Taken
 from fedntd.sweep.plan import Job, status
 from fedntd.together import federate_together
 

@@ -17,11 +17,11 @@ from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import from_table, identity
 from fedntd.engine.devices import choose_device
 from fedntd.errors import FedntdError, require
-from fedntd.record import RunFolder
 from fedntd.report.export import need
 from fedntd.report.summary import summarise
 from fedntd.report.wording import count, figure, show
-from fedntd.runs import read_columns, read_run
+from fedntd.runs.reader import read_columns, read_run
+from fedntd.runs.record import RunFolder
 from fedntd.sweep.execute import Event, train_group, until_settled
 from fedntd.sweep.pictures import readable, storage_of
 from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes

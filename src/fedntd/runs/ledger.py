@@ -21,7 +21,7 @@ from fedntd.config.toml import from_table, identity, to_table
 from fedntd.engine.metrics import moving_average
 from fedntd.errors import FedntdError, require
 from fedntd.report.wording import show, thing
-from fedntd.runs import Run, read_run, read_sound
+from fedntd.runs.reader import Run, read_run, read_sound
 from fedntd.support.files import read_json
 
 # the measures of a round that are kept, by their names in `Record`

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from fedntd.config import toml as tables
 from fedntd.config.schema import Config
 from fedntd.errors import FedntdError, require
-from fedntd.record import Record, read_config, read_records
+from fedntd.runs.record import Record, read_config, read_records
 from fedntd.support.collector import collector_paused
 from fedntd.support.files import read_json
 

@@ -11,8 +11,8 @@ from fedntd import Config, FedntdError, configure, federate, read_run
 from fedntd.config.schema import Measure
 from fedntd.config.toml import identity
 from fedntd.paper.item import shrink, table
-from fedntd.paper.ledger import Result, Store, distinct, file_name, read_result, read_store, record, result_of, to_text
 from fedntd.report.summary import summarise
+from fedntd.runs.ledger import Result, Store, distinct, file_name, read_result, read_store, record, result_of, to_text
 
 
 def found(store: Store, config: Config) -> Result:

@@ -19,7 +19,7 @@ from torch import nn
 
 from fedntd import Config, Dataset, Diverged, Federation, FedntdError, Record, federate, federate_together, read_run
 from fedntd.data.dataset import Part
-from fedntd.record import RunFolder, read_records
+from fedntd.runs.record import RunFolder, read_records
 from started import Started
 
 Net = Callable[[], nn.Module]

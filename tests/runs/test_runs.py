@@ -13,7 +13,7 @@ from fedntd import Config, Dataset, FedntdError, federate
 from fedntd.config.registry import Choice
 from fedntd.config.schema import Data, with_own_code
 from fedntd.config.toml import from_table
-from fedntd.runs import COLUMNS, find_runs, read_run
+from fedntd.runs.reader import COLUMNS, find_runs, read_run
 from fedntd.sweep.plan import status
 
 Net = Callable[[], nn.Module]
