@@ -33,8 +33,8 @@ from cpu_round import cifar10_or_noise
 from fedntd import Dataset, Federation
 from fedntd.config.presets import preset
 from fedntd.config.toml import from_table
-from fedntd.rounds import play_together
 from fedntd.runs.record import Record
+from fedntd.simulation.rounds import play_together
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "s=2, bf16": {"precision": "bf16"},

@@ -348,8 +348,10 @@ def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_bench_measures_each_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Here with a small network in the place of the demo's."""
-    monkeypatch.setattr("fedntd.bench.settings", lambda: [("cpu", "sequential", "bf16")])
-    monkeypatch.setattr("fedntd.bench.configure", lambda name, given: configure(name, [*given, QUICK_NETWORK]))
+    monkeypatch.setattr("fedntd.simulation.speed.settings", lambda: [("cpu", "sequential", "bf16")])
+    monkeypatch.setattr(
+        "fedntd.simulation.speed.configure", lambda name, given: configure(name, [*given, QUICK_NETWORK])
+    )
     assert fedntd(monkeypatch, "bench", "--json") == 0
     (speed,) = json.loads(capsys.readouterr().out)
     assert (speed["engine"], speed["precision"]) == ("sequential", "bf16")

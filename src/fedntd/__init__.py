@@ -11,13 +11,13 @@ from fedntd.config.schema import Config
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.errors import FedntdError
-from fedntd.federation import Federation
 from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.report.export import load
-from fedntd.rounds import Diverged
 from fedntd.runs.reader import Run, read_run
 from fedntd.runs.record import Record
-from fedntd.together import federate, federate_together
+from fedntd.simulation.federation import Federation
+from fedntd.simulation.rounds import Diverged
+from fedntd.simulation.together import federate, federate_together
 
 try:
     __version__ = version("fedntd")

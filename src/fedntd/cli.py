@@ -16,7 +16,6 @@ from rich.table import Table
 
 from fedntd import __version__
 from fedntd.algorithms.cli import algorithms
-from fedntd.bench import measure_speed
 from fedntd.config.grids import expand
 from fedntd.config.presets import find_table
 from fedntd.config.schema import Config, with_own_code
@@ -33,15 +32,16 @@ from fedntd.report.latex import compare_latex
 from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing, write_in_any_locale
-from fedntd.rounds import Diverged
 from fedntd.runs.reader import read_run, read_runs
 from fedntd.runs.record import Record
+from fedntd.simulation.rounds import Diverged
+from fedntd.simulation.speed import measure_speed
+from fedntd.simulation.together import federate, federate_together
 from fedntd.support.collector import collector_paused
 from fedntd.support.interrupts import ending_once
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
-from fedntd.together import federate, federate_together
 
 app = typer.Typer(
     help="Federated learning under heterogeneous data: train FedNTD and other methods, measure what they forget.",

@@ -38,9 +38,9 @@ from fedntd.config.toml import identity
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
 from fedntd.engine.devices import set_float32_precision
-from fedntd.federation import build_module
 from fedntd.models.functional import Model
 from fedntd.rng import generator
+from fedntd.simulation.federation import build_module
 from points import unlabelled_points
 
 Net = Callable[[], nn.Module]

@@ -12,7 +12,7 @@ from torch import nn
 from fedntd import Config, Dataset, Federation, federate, tree
 from fedntd.engine.devices import choose_device, sent
 from fedntd.runs.record import RunFolder
-from fedntd.together import Member, start
+from fedntd.simulation.together import Member, start
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_runs_on_two_gpus_can_take_turns(
     monkeypatch: pytest.MonkeyPatch,
 ):
     run, current = Federation(make_config(), blobs, tiny_net()), []
-    monkeypatch.setattr("fedntd.rounds.make_current", current.append)
+    monkeypatch.setattr("fedntd.simulation.rounds.make_current", current.append)
     list(run)
     assert current == [run.device] * run.rounds
 

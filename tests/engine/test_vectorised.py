@@ -34,7 +34,7 @@ from fedntd.engine.cuda_graphs import Captured
 from fedntd.engine.sequential import Sequential
 from fedntd.engine.vectorised import Vectorised
 from fedntd.runs.record import Record
-from fedntd.together import federate, federate_together
+from fedntd.simulation.together import federate, federate_together
 from fedntd.tree import Weights
 
 Net = Callable[[], nn.Module]

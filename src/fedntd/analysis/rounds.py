@@ -18,11 +18,11 @@ from fedntd.engine.optim import learning_rate
 from fedntd.engine.sequential import seeded
 from fedntd.engine.training import local_step
 from fedntd.errors import require
-from fedntd.federation import Federation
 from fedntd.rng import torch_seed
-from fedntd.rounds import Agenda
 from fedntd.runs.reader import read_run
 from fedntd.runs.record import Record, State, load_checkpoint
+from fedntd.simulation.federation import Federation
+from fedntd.simulation.rounds import Agenda
 from fedntd.tree import Tree, Weights
 
 

@@ -26,7 +26,6 @@ from fedntd.engine.optim import learning_rate
 from fedntd.engine.sequential import seeded
 from fedntd.engine.training import train_client
 from fedntd.errors import FedntdError, require
-from fedntd.federation import asks_for_locals, build_module
 from fedntd.flower.messages import (
     EVALUATE,
     HELLO,
@@ -43,6 +42,7 @@ from fedntd.flower.messages import (
 from fedntd.flower.site import Samples, Site, site_number
 from fedntd.models.functional import Model
 from fedntd.rng import torch_seed
+from fedntd.simulation.federation import asks_for_locals, build_module
 from fedntd.tree import Weights
 
 

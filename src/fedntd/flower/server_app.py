@@ -33,7 +33,6 @@ from fedntd.engine.metrics import Counts, Vector, count, in_batches, in_local, o
 from fedntd.engine.optim import learning_rate
 from fedntd.engine.training import train_client
 from fedntd.errors import FedntdError, require
-from fedntd.federation import asks_for_locals
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, needs_only_the_mean, noised
 from fedntd.flower.messages import (
@@ -51,8 +50,9 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import Account, SiteLog, Sites
-from fedntd.rounds import Diverged
 from fedntd.runs.record import Record, RunFolder, State, mean_and_std
+from fedntd.simulation.federation import asks_for_locals
+from fedntd.simulation.rounds import Diverged
 from fedntd.tree import Weights
 
 

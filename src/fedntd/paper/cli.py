@@ -25,10 +25,10 @@ from fedntd.paper.items import ITEMS, find
 from fedntd.paper.runner import Workshop, choose, describe, fitting, groups, wanted
 from fedntd.paper.tables import Table, aside
 from fedntd.report.wording import duration, thing
-from fedntd.rounds import Diverged
 from fedntd.runs.ledger import distinct, find_runs, put, read_store, record
+from fedntd.simulation.rounds import Diverged
+from fedntd.simulation.together import in_one_step
 from fedntd.support.files import read_json
-from fedntd.together import in_one_step
 
 LEDGER = Path("docs/results/ledger")
 

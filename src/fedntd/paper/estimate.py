@@ -17,8 +17,8 @@ from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
 from fedntd.engine.devices import choose_device
 from fedntd.engine.plan import cohort_size
-from fedntd.federation import Federation
 from fedntd.runs.ledger import compact, put
+from fedntd.simulation.federation import Federation
 from fedntd.support.environment import environment
 from fedntd.support.files import read_json
 

@@ -10,10 +10,10 @@ from matplotlib.colors import to_rgba
 
 from fedntd.analysis.divergence import correlation, distances
 from fedntd.analysis.rounds import watch
-from fedntd.federation import Federation
 from fedntd.paper.fig_common import COLOURS, METHODS, few, key, panels, rehearse, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.plots import legend
+from fedntd.simulation.federation import Federation
 
 COLUMN = "s=2"
 RUNS = {(name, COLUMN): table("cifar10-s2", method) for name, method in METHODS.items()}

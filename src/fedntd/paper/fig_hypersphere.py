@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from fedntd.analysis.features import angles, circle_density, features
 from fedntd.analysis.rounds import Inside, next_round, reopen, start_from
 from fedntd.config.registry import Choice
-from fedntd.federation import Federation
 from fedntd.paper.fig_common import KEEP, METHODS, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, Settings, table
 from fedntd.report.style import BLUES, styled
+from fedntd.simulation.federation import Federation
 from fedntd.tree import Weights
 
 CELL = ("FedAvg", "IID")

@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from fedntd.analysis.features import features, tsne
 from fedntd.analysis.rounds import next_round, reopen, start_from
 from fedntd.config.registry import Choice
-from fedntd.federation import Federation
 from fedntd.paper.fig_common import COLOURS, KEEP, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.report.style import bare, plain
+from fedntd.simulation.federation import Federation
 
 CELL = ("FedAvg", "s=2")
 LOCALS = 10

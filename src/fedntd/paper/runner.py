@@ -15,8 +15,8 @@ from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.report.wording import show, thing
 from fedntd.runs.ledger import Store, compact, distinct, file_name, put
 from fedntd.runs.record import Record
+from fedntd.simulation.together import federate_together, shape
 from fedntd.support.files import read_json
-from fedntd.together import federate_together, shape
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import torch
 from fedntd.engine.devices import choose_device
 from fedntd.errors import FedntdError
 from fedntd.report.wording import duration
+from fedntd.simulation.together import federate_together
 from fedntd.sweep.execute import reason_of
 from fedntd.sweep.plan import Job
 from fedntd.sweep.show import rounds_left
-from fedntd.together import federate_together
 
 ROUNDS = 3  # the first of them compiles and warms up
 ENOUGH = 60.0  # seconds of measuring, after which the groups left are taken to be like those before

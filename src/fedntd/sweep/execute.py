@@ -27,8 +27,8 @@ import torch
 from fedntd.config.toml import from_table, to_table
 from fedntd.errors import FedntdError, reason
 from fedntd.runs.record import Record, RunFolder, Taken
+from fedntd.simulation.together import federate_together
 from fedntd.sweep.plan import Job, status
-from fedntd.together import federate_together
 
 Event = dict[str, Any]
 Group = Sequence[Job]

@@ -14,7 +14,7 @@ from fedntd.errors import FedntdError
 from fedntd.runs.record import Record
 
 if TYPE_CHECKING:
-    from fedntd.federation import Federation
+    from fedntd.simulation.federation import Federation
 
 
 class Diverged(FedntdError):

@@ -34,8 +34,8 @@ from fedntd.engine.vectorised import Vectorised
 from fedntd.errors import FedntdError, reason, require
 from fedntd.models.functional import Model
 from fedntd.rng import generator, torch_seed
-from fedntd.rounds import Agenda, Diverged, play_together
 from fedntd.runs.record import Record, State, mean_and_std
+from fedntd.simulation.rounds import Agenda, Diverged, play_together
 from fedntd.tree import Tree, Weights
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedntd.config.presets import configure
-from fedntd.federation import Federation
+from fedntd.simulation.federation import Federation
 
 
 class Speed(NamedTuple):

@@ -14,9 +14,9 @@ from torch import nn
 from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record, federate, federate_together, read_run
 from fedntd.config.build import deal
 from fedntd.engine.vectorised import Vectorised
-from fedntd.rounds import names_of, play_together
 from fedntd.runs.record import load_checkpoint
-from fedntd.together import Pace, shape
+from fedntd.simulation.rounds import names_of, play_together
+from fedntd.simulation.together import Pace, shape
 from fedntd.tree import Weights
 
 Net = Callable[[], nn.Module]
@@ -234,7 +234,7 @@ def test_runs_that_do_not_fit_into_memory_together_go_on_in_smaller_groups(
             raise torch.OutOfMemoryError
         return play_together(runs)
 
-    monkeypatch.setattr("fedntd.together.play_together", two_fit_after_the_first_round)
+    monkeypatch.setattr("fedntd.simulation.together.play_together", two_fit_after_the_first_round)
     outcomes = list(federate_together(configs, [tmp_path / str(i) for i in range(5)], dataset=blobs, model=tiny_net()))
     assert sizes == [5, 5, 2, 2, 3, 1, 1, 2, 2]  # five, halves of them from the second round on, halves of the larger
     assert_like_alone(configs, blobs, tiny_net, outcomes)
@@ -261,7 +261,7 @@ def test_runs_that_do_not_fit_into_memory_change_nothing_for_others(
             raise torch.OutOfMemoryError
         return play_together(runs)
 
-    monkeypatch.setattr("fedntd.together.play_together", large_do_not_fit)
+    monkeypatch.setattr("fedntd.simulation.together.play_together", large_do_not_fit)
     longer = dataclasses.replace(there, federation=dataclasses.replace(there.federation, rounds=5))
     outs = [tmp_path / str(i) for i in range(4)]
     outcomes = list(federate_together([*large, small, longer], outs, dataset=blobs, model=tiny_net()))
@@ -340,7 +340,7 @@ def test_an_interrupted_run_keeps_its_clients_states(
 
 def test_checkpoints_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch):
     now = 0.0
-    monkeypatch.setattr("fedntd.together.time.monotonic", lambda: now)
+    monkeypatch.setattr("fedntd.simulation.together.time.monotonic", lambda: now)
 
     def rounds_saved(seconds: float, takes: float) -> list[int]:
         """Of a thousand rounds of one second each."""
@@ -372,7 +372,7 @@ def test_runs_that_have_ended_are_let_go(
             super().__init__(*arguments, **options)
             engines.append(weakref.ref(self.engine))
 
-    monkeypatch.setattr("fedntd.together.Federation", Watched)
+    monkeypatch.setattr("fedntd.simulation.together.Federation", Watched)
     configs = [make_config(engine="vectorised", algorithm={"name": name}) for name in ("fedavg", "fedntd", "moon")]
     alive = [
         sum(ref() is not None for ref in engines) for _ in federate_together(configs, None, False, blobs, tiny_net())

@@ -1,0 +1,1 @@
+"""Simulated federations: one, its rounds, and many runs together."""
