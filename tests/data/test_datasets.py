@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from fedntd.cli.data import app
 from fedntd.data import download
 from fedntd.data.augment import Augment
-from fedntd.data.cli import app
 from fedntd.data.dataset import Dataset, from_tensors
 from fedntd.data.datasets import CIFAR100_CLASSES, DATASETS, SUMMARIES, load
 from fedntd.data.packaged import make

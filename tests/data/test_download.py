@@ -223,7 +223,7 @@ def test_unknown_name_gets_a_suggestion(data):
 
 
 def test_pooch_is_not_imported_until_it_is_used():
-    code = "import sys, fedntd.data.cli; sys.exit('pooch' in sys.modules or 'requests' in sys.modules)"
+    code = "import sys, fedntd.cli.data; sys.exit('pooch' in sys.modules or 'requests' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

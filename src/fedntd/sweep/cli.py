@@ -14,10 +14,10 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
+from fedntd.cli.data import AsJson, Settings, Trust
 from fedntd.config.build import load_dataset
 from fedntd.config.schema import make_algorithm, with_own_code
 from fedntd.config.unlabelled import unlabelled
-from fedntd.data.cli import AsJson, Settings, Trust
 from fedntd.engine.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
 from fedntd.report.wording import count

@@ -8,8 +8,8 @@ from ledgers import made_up, write_ledger
 from rich.console import Console
 
 from fedntd.cli import main
+from fedntd.cli.paper import terminal_list
 from fedntd.paper import runner
-from fedntd.paper.cli import terminal_list
 from fedntd.paper.item import Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.published import Published

@@ -15,17 +15,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedntd import __version__
-from fedntd.algorithms.cli import algorithms
+from fedntd.cli.algorithms import algorithms
+from fedntd.cli.data import AsJson, Settings, Trust
+from fedntd.cli.data import app as data_app
+from fedntd.cli.flower import app as flower_app
+from fedntd.cli.paper import app as paper_app
+from fedntd.cli.progress import Outcomes, method_of, show_progress
 from fedntd.config.grids import expand
 from fedntd.config.presets import find_table
 from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import from_table, identity, with_settings
-from fedntd.data.cli import AsJson, Settings, Trust
-from fedntd.data.cli import app as data_app
 from fedntd.errors import FedntdError, require, require_one_of, told
-from fedntd.flower.cli import app as flower_app
-from fedntd.paper.cli import app as paper_app
-from fedntd.progress import Outcomes, method_of, show_progress
 from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.latex import compare_latex

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
+from fedntd.cli.data import AsJson, Settings
 from fedntd.config.schema import Config
-from fedntd.data.cli import AsJson, Settings
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.requirements import requirements
-from fedntd.data.cli import AsJson
+from fedntd.cli.data import AsJson
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 

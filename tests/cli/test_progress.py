@@ -7,7 +7,7 @@ from make_runs import plain_record
 from rich.console import Console
 
 from fedntd import configure
-from fedntd.progress import show_progress
+from fedntd.cli.progress import show_progress
 
 
 def test_the_time_left_has_room_in_80_columns():
