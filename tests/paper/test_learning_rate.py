@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from ledgers import made_up, write_ledger
 
-from fedntd.paper import learning_rate
 from fedntd.paper.item import Plot, Results, Setting
-from fedntd.paper.learning_rate import ITEM, PRINTED, RATES, fit, row
+from fedntd.paper.items import learning_rate
+from fedntd.paper.items.learning_rate import ITEM, PRINTED, RATES, fit, row
 from fedntd.paper.render import draw
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Figures, Table

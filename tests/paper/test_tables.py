@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from ledgers import fill
 
-from fedntd.paper import prop2
 from fedntd.paper.item import Setting
-from fedntd.paper.items import ITEMS, find
+from fedntd.paper.items import ITEMS, find, prop2
 from fedntd.paper.published import Published
 from fedntd.paper.render import draw
 from fedntd.paper.tables import Figures, Table, aside, to_csv, to_html, to_latex, to_markdown

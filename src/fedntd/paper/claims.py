@@ -193,7 +193,7 @@ def smooths(of: Evidence, case: str) -> Finding:
 
 
 def steady_in_beta(of: Evidence, partition: str) -> Finding:
-    from fedntd.paper.fig_hyper import SWEEPS, column
+    from fedntd.paper.items.fig_hyper import SWEEPS, column
 
     tau, beta = ([of.accuracy("fig-hyper", partition, column(s, v)) for v in SWEEPS[s]] for s in ("τ", "β"))
     lost, span = max(tau) - tau[0], max(beta) - min(beta)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedntd.paper.fig_common import COLOURS, panels, rounds_axis
+from fedntd.paper.items.common import COLOURS, panels, rounds_axis
 from fedntd.runs.ledger import Result
 
 

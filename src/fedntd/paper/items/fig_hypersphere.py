@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from fedntd.analysis.features import angles, circle_density, features
 from fedntd.analysis.rounds import Inside, next_round, reopen, start_from
 from fedntd.config.registry import Choice
-from fedntd.paper.fig_common import KEEP, METHODS, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, Settings, table
+from fedntd.paper.items.common import KEEP, METHODS, class_colour, folders, panels, rehearse
 from fedntd.report.style import BLUES, styled
 from fedntd.simulation.federation import Federation
 from fedntd.tree import Weights

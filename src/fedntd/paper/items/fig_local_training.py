@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedntd.analysis.rounds import next_cohort, reopen, trace_client
-from fedntd.paper.fig_common import COLOURS, KEEP, METHODS, band, few, folders, key, panels, percent, rehearse
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import COLOURS, KEEP, METHODS, band, few, folders, key, panels, percent, rehearse
 
 COLUMN = "s=2"
 SIDES = {"in_local": "in-local distribution $p$", "out_local": r"out-local distribution $\tilde{p}$"}

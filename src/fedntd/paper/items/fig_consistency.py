@@ -4,8 +4,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
-from fedntd.paper.fig_common import BLUE, COLOURS, GREEN, METHODS, MOTIVATION, PINK, RED, panels, rehearse, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    METHODS,
+    MOTIVATION,
+    PINK,
+    RED,
+    panels,
+    rehearse,
+    rounds_axis,
+)
 from fedntd.report.style import bare, colour_bar
 from fedntd.runs.ledger import Result
 

@@ -2,8 +2,8 @@
 
 from matplotlib.ticker import MaxNLocator
 
-from fedntd.paper.fig_common import COLOURS, METHODS, panels, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import COLOURS, METHODS, panels, rounds_axis
 from fedntd.paper.plots import mean_curve
 
 SPLITS = {f"s={s}": f"cifar10-s{s}" for s in (10, 5, 3, 2)}

@@ -9,8 +9,8 @@ import torch
 from fedntd.analysis.distillation import kl_split
 from fedntd.analysis.rounds import next_round, reopen
 from fedntd.config.registry import Choice
-from fedntd.paper.fig_common import COLOURS, KEEP, METHODS, folders, panels, rehearse, training_of
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import COLOURS, KEEP, METHODS, folders, panels, rehearse, training_of
 from fedntd.paper.tables import Table
 from fedntd.report.style import plain
 

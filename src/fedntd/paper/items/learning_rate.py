@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from fedntd.paper.fig_common import COLOURS, METHODS, panels
 from fedntd.paper.item import Cell, Item, Plot, Results, table
+from fedntd.paper.items.common import COLOURS, METHODS, panels
+from fedntd.paper.items.table1 import PRESETS
 from fedntd.paper.published import TABLE1_LDA, TABLE1_SHARDING, Published
-from fedntd.paper.table1 import PRESETS
 from fedntd.paper.tables import Figures, Table, accuracy_cells
 from fedntd.report.charts import PALETTE
 

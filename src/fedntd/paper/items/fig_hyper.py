@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedntd.paper.fig_common import GREEN, RED, panels
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import GREEN, RED, panels
 
 TAUS, BETAS = (0.1, 0.5, 1.0, 2.0, 5.0), (0.1, 0.3, 0.5, 1.0, 2.0, 3.0)
 ROWS = {"Sharding s=2": ("cifar10-s2", RED), "LDA α=0.1": ("cifar10-lda0.1", GREEN)}

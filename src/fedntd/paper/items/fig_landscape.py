@@ -9,9 +9,9 @@ from matplotlib.ticker import MaxNLocator
 
 from fedntd.analysis.landscape import Loss, landscape
 from fedntd.analysis.rounds import reopen
-from fedntd.paper import fedalign
-from fedntd.paper.fig_common import COLOURS, KEEP, folders, key, rehearse
 from fedntd.paper.item import Item, Plot, Results, Settings
+from fedntd.paper.items import fedalign
+from fedntd.paper.items.common import COLOURS, KEEP, folders, key, rehearse
 from fedntd.report.style import styled
 
 ROW = "16 clients, α=0.5"

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedntd.paper.fig_common import BLUE, GREY, MOTIVATION, RED, band, few, panels, percent, rehearse, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import BLUE, GREY, MOTIVATION, RED, band, few, panels, percent, rehearse, rounds_axis
 
 CELL = ("FedAvg", "LDA α=0.1")
 SIDES = {"in": "(a) in-local distribution $p$", "out": r"(b) out-local distribution $\tilde{p}$"}

@@ -10,8 +10,8 @@ from matplotlib.colors import to_rgba
 
 from fedntd.analysis.divergence import correlation, distances
 from fedntd.analysis.rounds import watch
-from fedntd.paper.fig_common import COLOURS, METHODS, few, key, panels, rehearse, rounds_axis
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import COLOURS, METHODS, few, key, panels, rehearse, rounds_axis
 from fedntd.paper.plots import legend
 from fedntd.simulation.federation import Federation
 

@@ -9,8 +9,8 @@ from matplotlib.patches import Patch
 
 from fedntd.analysis.alignment import preferred_classes
 from fedntd.analysis.rounds import next_round, reopen
-from fedntd.paper.fig_common import CLASSES, KEEP, METHODS, folders, key, panels, rehearse
 from fedntd.paper.item import Cell, Item, Plot, Results, table
+from fedntd.paper.items.common import CLASSES, KEEP, METHODS, folders, key, panels, rehearse
 from fedntd.paper.published import ALIGNMENT
 from fedntd.paper.tables import Figures, Table
 from fedntd.report.style import bare, plain, styled

@@ -26,8 +26,8 @@ from fedntd.data.device import DevicePart
 from fedntd.data.partition import Indices
 from fedntd.engine.metrics import Vector
 from fedntd.models.functional import Model
-from fedntd.paper.fig_common import BLUE, GREEN, GREY, KEEP, ORANGE, RED, folders, panels, rehearse, training_of
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import BLUE, GREEN, GREY, KEEP, ORANGE, RED, folders, panels, rehearse, training_of
 from fedntd.tree import Weights
 
 CELL = ("FedNTD", "s=2")

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.tri import Triangulation
 
 from fedntd.analysis.minimax import relabelled, rotated, worst_distance
-from fedntd.paper.fig_common import BLUE, GREY, panels
 from fedntd.paper.item import Item, Plot, Results
+from fedntd.paper.items.common import BLUE, GREY, panels
 from fedntd.rng import generator
 
 CLASSES = 10

@@ -1,8 +1,8 @@
 """Local training, personalised and global accuracy of all methods."""
 
-from fedntd.paper.fig_common import COLOURS, panels, rounds_axis
 from fedntd.paper.item import Item, Plot, Results
 from fedntd.paper.item import table as settings
+from fedntd.paper.items.common import COLOURS, panels, rounds_axis
 from fedntd.paper.methods import METHODS, method_rows
 from fedntd.paper.plots import legend, mean_curve
 

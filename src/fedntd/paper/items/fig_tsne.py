@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from fedntd.analysis.features import features, tsne
 from fedntd.analysis.rounds import next_round, reopen, start_from
 from fedntd.config.registry import Choice
-from fedntd.paper.fig_common import COLOURS, KEEP, class_colour, folders, panels, rehearse
 from fedntd.paper.item import Item, Plot, Results, table
+from fedntd.paper.items.common import COLOURS, KEEP, class_colour, folders, panels, rehearse
 from fedntd.report.style import bare, plain
 from fedntd.simulation.federation import Federation
 
