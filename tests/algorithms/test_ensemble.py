@@ -14,19 +14,7 @@ import torch
 from torch import Tensor, nn
 from worlds import F64, draw
 
-from fedntd import (
-    Batch,
-    Config,
-    Dataset,
-    Federation,
-    FedntdError,
-    Out,
-    configure,
-    federate,
-    from_tensors,
-    tracing,
-    tree,
-)
+from fedntd import Batch, Config, Dataset, Federation, FedntdError, Out, configure, federate, from_tensors, tree
 from fedntd.algorithms.composed import Composed
 from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.algorithms.fedavg import FedAvg
@@ -37,6 +25,7 @@ from fedntd.algorithms.losses import kl
 from fedntd.config.toml import identity
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
+from fedntd.engine import tracing
 from fedntd.engine.devices import set_float32_precision
 from fedntd.models.functional import Model
 from fedntd.rng import generator

@@ -12,28 +12,19 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedntd import (
-    ALGORITHMS,
-    Config,
-    Dataset,
-    Federation,
-    FedntdError,
-    forking,
-    rounds,
-    steps,
-    tracing,
-    tree,
-    vectorised,
-)
+from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, tree
 from fedntd.config.toml import from_table
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Part, from_tensors
+from fedntd.engine import compiler as steps
+from fedntd.engine import forking, tracing, vectorised
 from fedntd.engine.buffers import Buffers
 from fedntd.engine.compiler import Compiler, Step
 from fedntd.engine.cuda_graphs import Captured
 from fedntd.engine.sequential import Sequential
 from fedntd.engine.vectorised import Vectorised
 from fedntd.runs.record import Record
+from fedntd.simulation import rounds
 from fedntd.simulation.together import federate, federate_together
 from fedntd.tree import Weights
 

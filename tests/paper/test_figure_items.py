@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ledgers import fill
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from PIL import Image
@@ -21,7 +20,8 @@ from fedntd.analysis.landscape import Loss
 from fedntd.analysis.rounds import next_cohort, next_round, reopen, trace_client
 from fedntd.config.registry import Choice
 from fedntd.engine.metrics import in_local
-from fedntd.paper import (
+from fedntd.paper.item import Item, Plot, Results, Setting, table
+from fedntd.paper.items import (
     alignment,
     fedalign,
     fig_consistency,
@@ -39,7 +39,6 @@ from fedntd.paper import (
     prop2,
     prop3,
 )
-from fedntd.paper.item import Item, Plot, Results, Setting, table
 from fedntd.paper.methods import METHODS
 from fedntd.paper.render import draw, write_item
 from fedntd.paper.runner import Workshop
@@ -47,6 +46,7 @@ from fedntd.paper.tables import Figures, Table
 from fedntd.runs.ledger import read_store
 from fedntd.runs.reader import read_run
 from fedntd.runs.record import load_checkpoint
+from ledgers import fill
 
 ALL = [
     module.ITEM

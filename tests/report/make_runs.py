@@ -1,4 +1,4 @@
-"""Run folders with made-up but plausible numbers, by the real `fedntd.runs.record`, and read back by `fedntd.runs.reader`."""
+"""Run folders with made-up but plausible numbers: written by a real `RunFolder`, and read back."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A loss is given by its batches: the mean cross-entropy over their samples. Hessian-vector products are exact
 (torch.func), and eigenvalues come from Lanczos iterations with them (scipy), so that the Hessian itself is never built.
-They differentiate twice, which the convolutions for CUDA in `fedntd.kernels.convolution` cannot: use a model and batches on a CPU.
+They differentiate twice, which the CUDA convolutions of `fedntd.kernels` cannot: use a model and batches on a CPU.
 """
 
 import warnings

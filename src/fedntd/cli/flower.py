@@ -4,6 +4,7 @@ import importlib.util
 import keyword
 import re
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from fedntd.runs.record import writing
 
 app = typer.Typer(no_args_is_help=True, help="Real federations through Flower: a new app, certificates and keys.")
 
-TEMPLATE = Path(__file__).parent / "template"
+TEMPLATE = Path(str(files("fedntd.flower"))) / "template"
 ENVIRONMENT = """\
 # Read it with: . {folder}/env.sh
 export FLWR_TELEMETRY_ENABLED=0     # Flower sends nothing to its makers

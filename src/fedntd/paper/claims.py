@@ -93,7 +93,7 @@ def forgetting_tells_accuracy(of: Evidence, setup: str) -> Finding:
 
 
 def needs_nothing(of: Evidence, case: str) -> Finding:
-    from fedntd.paper.requirements import COLUMNS, does_without
+    from fedntd.paper.items.requirements import COLUMNS, does_without
 
     without = does_without()["FedNTD"]
     return Finding(all(without), ", ".join(c for c, good in zip(COLUMNS, without, strict=True) if good))

@@ -42,4 +42,4 @@ def find(name: str) -> Item:
     if name not in ITEMS:
         raise FedntdError(f"the paper has no item '{name}'; {did_you_mean(name, ITEMS)}")
     module, _, attribute = ITEMS[name].partition(":")
-    return getattr(importlib.import_module(f"fedntd.paper.{module}"), attribute)
+    return getattr(importlib.import_module(f"fedntd.paper.items.{module}"), attribute)
