@@ -18,7 +18,7 @@ from fedntd import Record, federate_together
 from fedntd.config.presets import preset
 from fedntd.config.toml import from_table
 from fedntd.data.datasets import DATASETS
-from fedntd.engine.metrics import moving_average
+from fedntd.runs.measures import moving_average
 
 
 def main() -> None:

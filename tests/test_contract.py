@@ -26,9 +26,9 @@ from fedntd import (
 )
 from fedntd.algorithms import SERVER_RULES
 from fedntd.algorithms.composed import Composed
-from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.config.schema import Optimiser
 from fedntd.data.device import DevicePart
+from fedntd.engine.server_data import ServerData
 from fedntd.engine.training import train_client
 from points import CHEAP, unlabelled_points
 
@@ -97,7 +97,7 @@ def make(name: str, model: Model) -> FedAvg:
         return algorithm
     device = torch.device("cpu")
     part = DevicePart(unlabelled_points().train, (), (), None, device, torch.float64)
-    return algorithm.with_values({"auxiliary": Auxiliary(model, part, seed=0)})
+    return algorithm.with_values({"auxiliary": ServerData(model, part, seed=0)})
 
 
 def batches(count: int, size: int = 4, seed: int = 3) -> list[Batch]:

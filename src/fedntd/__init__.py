@@ -10,13 +10,12 @@ from fedntd.config.presets import configure
 from fedntd.config.schema import Config
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
-from fedntd.errors import FedntdError
+from fedntd.errors import Diverged, FedntdError
 from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.report.export import load
 from fedntd.runs.reader import Run, read_run
 from fedntd.runs.record import Record
 from fedntd.simulation.federation import Federation
-from fedntd.simulation.rounds import Diverged
 from fedntd.simulation.together import federate, federate_together
 
 try:

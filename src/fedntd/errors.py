@@ -15,6 +15,10 @@ class FedntdError(Exception):
     """Bad input. The command line prints the sentence and ends with exit code 2."""
 
 
+class Diverged(FedntdError):
+    """The weights of a run are no longer finite."""
+
+
 def require(condition: bool, sentence: str) -> None:
     if not condition:
         raise FedntdError(sentence)

@@ -5,8 +5,11 @@ device: every engine eats the same numbers.
 """
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
@@ -24,3 +27,16 @@ def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.ra
 def torch_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
     """A seed for code that can only draw from torch's own generator (initial weights, dropout)."""
     return int(generator(seed, purpose, round, client).integers(2**63))
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Torch's own generators, seeded for the moment."""
+    if seed is None:
+        yield
+        return
+    # all that are in use, by name: torch warns where it finds several by itself
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(gpus):
+        torch.manual_seed(seed)
+        yield

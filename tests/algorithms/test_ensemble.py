@@ -22,14 +22,15 @@ from fedntd.algorithms.fedavgm import FedAvgM
 from fedntd.algorithms.fedbe import FedBE
 from fedntd.algorithms.feddf import FedDF
 from fedntd.algorithms.losses import kl
+from fedntd.config.build import build_module
 from fedntd.config.toml import identity
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
 from fedntd.engine import tracing
 from fedntd.engine.devices import set_float32_precision
+from fedntd.engine.server_data import ServerData
 from fedntd.models.functional import Model
 from fedntd.rng import generator
-from fedntd.simulation.federation import build_module
 from points import unlabelled_points
 
 Net = Callable[[], nn.Module]
@@ -52,7 +53,7 @@ class Linear:
 
 def auxiliary(x: Tensor = X, seed: int = 0) -> Auxiliary:
     part = DevicePart(Part(x, torch.zeros(len(x), dtype=torch.int64)), (), (), None, torch.device("cpu"), F64)
-    return Auxiliary(Linear(), part, seed)  # type: ignore[arg-type]
+    return ServerData(Linear(), part, seed)  # type: ignore[arg-type]
 
 
 def weights(seed: int) -> dict[str, Tensor]:
@@ -352,7 +353,7 @@ def rounds_on(device: torch.device, precision: str, algorithm: FedAvg) -> list[T
     pixels = torch.from_numpy(rng.integers(0, 256, (70, 3, 32, 32), dtype=np.uint8))
     part = Part(pixels, torch.zeros(len(pixels), dtype=torch.int64))
     unseen = DevicePart(part, (0.5,) * 3, (0.25,) * 3, None, device, model.storage)
-    algorithm, w = algorithm.with_values({"auxiliary": Auxiliary(model, unseen, seed=0)}), model.weights()
+    algorithm, w = algorithm.with_values({"auxiliary": ServerData(model, unseen, seed=0)}), model.weights()
     up = {"delta": tree.map(lambda leaf: torch.from_numpy(rng.normal(0, 0.02, (3, *leaf.shape))).to(leaf), w)}
     p = torch.full((3,), 1 / 3, device=device)
     start, server, learned = FedAvg().aggregate(w, {}, up, p, 0.1)[0], algorithm.init_server(w), []

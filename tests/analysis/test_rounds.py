@@ -18,7 +18,7 @@ from fedntd.analysis.rounds import (
 from fedntd.config.registry import Choice
 from fedntd.config.schema import Config, Measure
 from fedntd.config.toml import from_table
-from fedntd.engine.metrics import in_local, out_local
+from fedntd.runs.measures import in_local, out_local
 from fedntd.runs.record import Record
 
 SMALL = {

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ledgers import made_up, write_ledger
 from rich.console import Console
 
 from fedntd.cli import main
@@ -16,6 +15,7 @@ from fedntd.paper.published import Published
 from fedntd.paper.runner import describe, groups, wanted
 from fedntd.paper.tables import Figures, Table
 from fedntd.runs.reader import read_run
+from ledgers import made_up, write_ledger
 
 QUICK = ("--small", "--set", "federation.rounds=1", "--set", "federation.ratio=0.05", "--out", "out")
 CELL = ("--cells", "FedNTD/CIFAR-10 s=2")

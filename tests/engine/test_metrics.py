@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
-from fedntd.engine.metrics import cosine, count, forgetting, in_batches, in_local, moving_average, out_local
+from fedntd.engine.testing import count, in_batches
 from fedntd.models.functional import Model
+from fedntd.runs.measures import cosine, forgetting, in_local, moving_average, out_local
 
 
 def test_forgetting_by_hand():

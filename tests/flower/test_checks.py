@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from world import TABLE, server
 
 from fedntd import Config, Federation, FedntdError, read_run
+from fedntd.config.cohort import cohort as draw_cohort
 from fedntd.config.toml import from_table
 from fedntd.data.dataset import Part
-from fedntd.engine import plan
 from fedntd.flower import client_app, server_app, sites
 from fedntd.flower.client_app import StateFolder
 from fedntd.flower.messages import (
@@ -221,7 +221,7 @@ def test_too_few_good_updates_end_the_run_and_it_can_go_on(tmp_path: Path):
 def test_a_round_of_none_but_unfit_sites_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The only site that is drawn for the first round has another model."""
     table = {**TABLE, "federation": {**TABLE["federation"], "ratio": 0.3}}
-    assert plan.cohort(1, 1, 3, 0.3) == [1]
+    assert draw_cohort(1, 1, 3, 0.3) == [1]
 
     def with_another_model(site: Site, samples: Samples, w: Weights) -> Hello:
         return hello(site, samples, w if site.number != 1 else {})

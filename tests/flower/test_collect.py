@@ -13,7 +13,7 @@ from world import CHEAP, TABLE
 
 from fedntd import ALGORITHMS, FedntdError, read_run, tree
 from fedntd.config.toml import from_table
-from fedntd.engine.metrics import Counts
+from fedntd.engine.testing import Counts
 from fedntd.flower import sites
 from fedntd.flower.collect import All, RunningMean, clipped, epsilon, needs_only_the_mean, noised
 from fedntd.flower.server_app import Coordinator

@@ -10,7 +10,7 @@ import torch
 from processes import Process, RealFederation, assert_same_weights, simulated, wait
 
 from fedntd import read_run
-from fedntd.engine import plan
+from fedntd.config.cohort import cohort as draw_cohort
 from fedntd.runs.record import load_checkpoint, read_records
 from fedntd.support.files import read_json
 
@@ -48,7 +48,7 @@ def test_the_same_weights_as_in_simulation(three: RealFederation, runs: dict[str
     assert_same_weights(folder, federation)
     found = read_run(folder)
     assert found.status == "finished"
-    assert [r.cohort for r in found.records] == [plan.cohort(1, round, 3, 0.67) for round in (1, 2, 3)]
+    assert [r.cohort for r in found.records] == [draw_cohort(1, round, 3, 0.67) for round in (1, 2, 3)]
     assert found.counts.tolist() == federation.counts.tolist()
     kept = kept_at_sites(three, folder)
     assert bool(kept) == (name in ("scaffold", "moon", "fedcurv"))  # state is kept at the sites

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from ledgers import fill, made_up
 
 from fedntd.paper import published
 from fedntd.paper.claims import CLAIMS
 from fedntd.paper.evidence import Evidence, Verdict
 from fedntd.paper.item import Results, Setting
 from fedntd.paper.items import find
+from ledgers import fill, made_up
 
 
 def evidence(*known: Results, rule: str = "final") -> Evidence:

@@ -19,7 +19,6 @@ from fedntd.analysis.diversity import gradient_diversity
 from fedntd.analysis.landscape import Loss
 from fedntd.analysis.rounds import next_cohort, next_round, reopen, trace_client
 from fedntd.config.registry import Choice
-from fedntd.engine.metrics import in_local
 from fedntd.paper.item import Item, Plot, Results, Setting, table
 from fedntd.paper.items import (
     alignment,
@@ -44,6 +43,7 @@ from fedntd.paper.render import draw, write_item
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Figures, Table
 from fedntd.runs.ledger import read_store
+from fedntd.runs.measures import in_local
 from fedntd.runs.reader import read_run
 from fedntd.runs.record import load_checkpoint
 from ledgers import fill

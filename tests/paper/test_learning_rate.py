@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ledgers import made_up, write_ledger
 
 from fedntd.paper.item import Plot, Results, Setting
 from fedntd.paper.items import learning_rate
@@ -13,6 +12,7 @@ from fedntd.paper.render import draw
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Figures, Table
 from fedntd.runs.ledger import read_store
+from ledgers import made_up, write_ledger
 
 SETUPS = ("CIFAR-10 s=2", "CIFAR-10 α=0.1")
 SHIFT = {0.001: -10, 0.002: -5, 0.003: 0, 0.005: 5, 0.01: 10}  # points above what makes the moving average right

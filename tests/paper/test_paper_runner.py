@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledgers import made_up, write_ledger
 
 from fedntd import FedntdError, Record, read_run
 from fedntd.config.toml import identity
@@ -16,6 +15,7 @@ from fedntd.paper.item import Item, Results, Setting, table
 from fedntd.paper.items import find
 from fedntd.paper.runner import Workshop, choose, wanted
 from fedntd.runs.ledger import find_runs, read_store, record
+from ledgers import made_up, write_ledger
 from started import Started
 
 ITEM = Item(

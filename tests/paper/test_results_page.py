@@ -3,13 +3,12 @@
 import re
 from pathlib import Path
 
-from ledgers import made_up, write_ledger
-
 from fedntd.config.toml import identity
 from fedntd.paper.item import Results, Setting
 from fedntd.paper.items import find
 from fedntd.paper.render import progress
 from fedntd.paper.results import results_page, write_results_page
+from ledgers import made_up, write_ledger
 
 DOCS = Path(__file__).parents[2] / "docs"
 

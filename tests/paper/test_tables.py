@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from ledgers import fill
 
 from fedntd.paper.item import Setting
 from fedntd.paper.items import ITEMS, find, prop2
@@ -14,6 +13,7 @@ from fedntd.paper.published import Published
 from fedntd.paper.render import draw
 from fedntd.paper.tables import Figures, Table, aside, to_csv, to_html, to_latex, to_markdown
 from fedntd.report.latex import tex
+from ledgers import fill
 
 PRINTED = Published(52.61, 0.43, 1.00)
 

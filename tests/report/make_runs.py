@@ -11,10 +11,10 @@ import torch
 from fedntd import Config
 from fedntd.config import toml as tables
 from fedntd.config.build import deal
+from fedntd.config.cohort import cohort as draw_cohort
 from fedntd.config.schema import with_own_code
 from fedntd.data.partition import class_counts
-from fedntd.engine.metrics import cosine, forgetting, in_local, out_local
-from fedntd.engine.plan import cohort as draw_cohort
+from fedntd.runs.measures import cosine, forgetting, in_local, out_local
 from fedntd.runs.reader import Run, read_run
 from fedntd.runs.record import Record, RunFolder, mean_and_std
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ledgers import made_up
 
 from fedntd import Config, FedntdError, configure, federate, read_run
 from fedntd.config.schema import Measure
@@ -13,6 +12,7 @@ from fedntd.config.toml import identity
 from fedntd.paper.item import shrink, table
 from fedntd.report.summary import summarise
 from fedntd.runs.ledger import Result, Store, distinct, file_name, read_result, read_store, record, result_of, to_text
+from ledgers import made_up
 
 
 def found(store: Store, config: Config) -> Result:

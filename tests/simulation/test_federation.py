@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedntd import Augment, Config, Dataset, Diverged, Federation, FedntdError, Record, federate, from_tensors, tree
+from fedntd.config.cohort import cohort
 from fedntd.config.toml import from_table
 from fedntd.engine.devices import choose_precision
-from fedntd.engine.metrics import TEST_BATCH
-from fedntd.engine.plan import cohort, local_plan
+from fedntd.engine.plan import local_plan
+from fedntd.engine.testing import TEST_BATCH
 from fedntd.models import MODELS
 from few_images import fashion_with_few_test_images
 

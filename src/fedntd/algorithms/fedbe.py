@@ -43,7 +43,7 @@ class FedBE(FedAvg):
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """p(y | x) = the mean of the softmaxes of the drawn models, the clients' and their mean; then distil it."""
         w, auxiliary, round = super().aggregate(w_g, server, up, p, fraction)[0], at_hand(self), server["round"] + 1
-        steps = self.epochs * -(-len(auxiliary.part) // self.batch_size)
+        steps = self.epochs * -(-len(auxiliary) // self.batch_size)
         if not steps:
             return w, {"round": round}
         deltas = [tree.map(lambda leaf, k=k: leaf[k], up["delta"]) for k in range(len(p))]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedntd.data.device import DevicePart
-from fedntd.engine.metrics import in_batches
+from fedntd.engine.testing import in_batches
 from fedntd.errors import FedntdError, did_you_mean
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedntd.engine.metrics import Vector
+from fedntd.runs.measures import Vector
 
 
 class Split(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedntd.analysis.rounds import Inside
-from fedntd.engine.metrics import Vector
+from fedntd.runs.measures import Vector
 from fedntd.tree import Weights
 
 

@@ -26,9 +26,10 @@ from fedntd.algorithms.base import Context
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.analysis.rounds import out_of
 from fedntd.data.device import DevicePart
-from fedntd.engine.metrics import TEST_BATCH, Vector
+from fedntd.engine.testing import TEST_BATCH
 from fedntd.errors import FedntdError, require
 from fedntd.models.functional import Model
+from fedntd.runs.measures import Vector
 from fedntd.tree import Tree, Weights
 
 

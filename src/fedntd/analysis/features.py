@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 from fedntd.analysis.alignment import activations
 from fedntd.data.device import DevicePart
-from fedntd.engine.metrics import Vector, in_batches
+from fedntd.engine.testing import in_batches
 from fedntd.errors import require
 from fedntd.models.cnn import CNN, conv_pool_relu
 from fedntd.models.functional import Model, Out
+from fedntd.runs.measures import Vector
 from fedntd.tree import Weights
 
 

@@ -16,10 +16,11 @@ from torch.func import grad, jvp
 from fedntd import tree
 from fedntd.algorithms.losses import cross_entropy
 from fedntd.data.device import DevicePart
-from fedntd.engine.metrics import Vector, in_batches
+from fedntd.engine.testing import in_batches
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.rng import generator
+from fedntd.runs.measures import Vector
 from fedntd.tree import Weights
 
 

@@ -12,8 +12,8 @@ from itertools import permutations
 
 import numpy as np
 
-from fedntd.engine.metrics import Vector
 from fedntd.errors import require
+from fedntd.runs.measures import Vector
 
 LIMIT = 7  # classes; 7! = 5040 orders
 

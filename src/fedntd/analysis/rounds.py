@@ -13,12 +13,12 @@ from fedntd.algorithms.base import Context
 from fedntd.config.schema import Config
 from fedntd.config.toml import to_table
 from fedntd.config.trust import require_trust
-from fedntd.engine.metrics import Vector, count, in_batches, in_local, out_local
 from fedntd.engine.optim import learning_rate
-from fedntd.engine.sequential import seeded
+from fedntd.engine.testing import count, in_batches
 from fedntd.engine.training import local_step
 from fedntd.errors import require
-from fedntd.rng import torch_seed
+from fedntd.rng import seeded, torch_seed
+from fedntd.runs.measures import Vector, in_local, out_local
 from fedntd.runs.reader import read_run
 from fedntd.runs.record import Record, State, load_checkpoint
 from fedntd.simulation.federation import Federation

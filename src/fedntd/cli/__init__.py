@@ -25,7 +25,7 @@ from fedntd.config.grids import expand
 from fedntd.config.presets import find_table
 from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import from_table, identity, with_settings
-from fedntd.errors import FedntdError, require, require_one_of, told
+from fedntd.errors import Diverged, FedntdError, require, require_one_of, told
 from fedntd.report.compare import compare_json, compare_table
 from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.latex import compare_latex
@@ -34,7 +34,6 @@ from fedntd.report.statistics import extras, parse_target
 from fedntd.report.wording import count, thing, write_in_any_locale
 from fedntd.runs.reader import read_run, read_runs
 from fedntd.runs.record import Record
-from fedntd.simulation.rounds import Diverged
 from fedntd.simulation.speed import measure_speed
 from fedntd.simulation.together import federate, federate_together
 from fedntd.support.collector import collector_paused

@@ -19,14 +19,13 @@ from rich.text import Text
 
 from fedntd.cli.data import AsJson, Settings
 from fedntd.config.schema import Config
-from fedntd.errors import FedntdError, require
+from fedntd.errors import Diverged, FedntdError, require
 from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.runner import Workshop, choose, describe, fitting, groups, wanted
 from fedntd.paper.tables import Table, aside
 from fedntd.report.wording import duration, thing
 from fedntd.runs.ledger import distinct, find_runs, put, read_store, record
-from fedntd.simulation.rounds import Diverged
 from fedntd.simulation.together import in_one_step
 from fedntd.support.files import read_json
 

@@ -4,6 +4,7 @@ import json
 from functools import lru_cache
 
 import numpy as np
+from torch import nn
 
 from fedntd.config.registry import Choice, call, target
 from fedntd.config.schema import Config
@@ -11,7 +12,7 @@ from fedntd.data.dataset import Dataset
 from fedntd.data.datasets import load
 from fedntd.data.partition import PARTITIONS, Indices, check_parts
 from fedntd.errors import FedntdError, reason, require
-from fedntd.rng import generator
+from fedntd.rng import generator, seeded, torch_seed
 
 
 def load_dataset(config: Config) -> Dataset:
@@ -59,3 +60,17 @@ def tried(name: str, options: str, clients: int, seed: int, label_bytes: bytes) 
         return dealt(name, options, clients, seed, label_bytes)
     except FedntdError as error:
         return str(error)
+
+
+def build_module(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The network that a config names, with the initial weights of its seed."""
+    try:
+        with seeded(torch_seed(config.seed, "model")):
+            return call("model", config.model, shape=shape, classes=classes)
+    except FedntdError:
+        raise
+    except Exception as error:  # whatever a network of the user's own does with a shape it is not made for
+        raise FedntdError(
+            f"model '{config.model.name}' cannot be built for samples of shape {list(shape)} and {classes} classes: "
+            f"{reason(error)}"
+        ) from error

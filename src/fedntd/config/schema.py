@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.composed import Composed
+from fedntd.config.cohort import cohort_size
 from fedntd.config.registry import Choice, call, check_name, is_own, resolve, resolve_own, target
-from fedntd.engine.plan import cohort_size
 from fedntd.errors import FedntdError, require, require_one_of
 
 CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections that are a `Choice`
@@ -93,6 +93,10 @@ class Measure:
 
     def __post_init__(self) -> None:
         require(self.local_every >= 0, f"measure.local_every must be at least 0, not {self.local_every}")
+
+    def locals_in(self, round: int) -> bool:
+        """Whether the trained local models are measured in this round."""
+        return self.local_every > 0 and round % self.local_every == 0
 
 
 @dataclass(frozen=True)

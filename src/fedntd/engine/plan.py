@@ -47,16 +47,6 @@ class Plan(NamedTuple):
         return epoch * (self.steps // self.epochs) + step, place
 
 
-def cohort(seed: int, round: int, clients: int, ratio: float) -> list[int]:
-    """The clients that train in this round: the same for every algorithm."""
-    size = cohort_size(clients, ratio)
-    return sorted(generator(seed, "cohort", round).choice(clients, size, replace=False).tolist())
-
-
-def cohort_size(clients: int, ratio: float) -> int:
-    return max(1, int(clients * ratio + 0.5))
-
-
 def local_plan(
     seed: int,
     round: int,

@@ -20,10 +20,11 @@ from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context
 from fedntd.config.schema import Optimiser
 from fedntd.data.device import DevicePart
-from fedntd.engine.metrics import TEST_BATCH, Counts, count, in_batches, summed
 from fedntd.engine.plan import Plan
+from fedntd.engine.testing import TEST_BATCH, Counts, count, in_batches, summed
 from fedntd.engine.training import train_client
 from fedntd.models.functional import Model
+from fedntd.rng import seeded
 from fedntd.tree import Weights
 
 T = TypeVar("T")
@@ -166,19 +167,6 @@ def one_thread_each() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def seeded(seed: int | None) -> Iterator[None]:
-    """Torch's own generators, seeded for the moment."""
-    if seed is None:
-        yield
-        return
-    # all that are in use, by name: torch warns where it finds several by itself
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(gpus):
-        torch.manual_seed(seed)
-        yield
 
 
 def keep_freed_memory() -> None:

@@ -35,9 +35,9 @@ from fedntd.engine.buffers import Buffers, OwnBatch, by_client, tensors_of
 from fedntd.engine.compiler import AHEAD, PLANNED, Compiler, Foresight, Step
 from fedntd.engine.devices import sent
 from fedntd.engine.forking import apart
-from fedntd.engine.metrics import TEST_BATCH, Counts, count_batch, in_batches, summed
 from fedntd.engine.plan import Plan, busy, rounded_up, stretches
 from fedntd.engine.sequential import Task, Trained, on_each_leaf
+from fedntd.engine.testing import TEST_BATCH, Counts, count_batch, in_batches, summed
 from fedntd.engine.training import local_step, mean_over_samples
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model

@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 
 from fedntd import tree
 from fedntd.algorithms.base import Context
+from fedntd.config.build import build_module
 from fedntd.config.schema import make_algorithm
 from fedntd.data.device import DevicePart
 from fedntd.engine import plan
 from fedntd.engine.devices import choose_device, choose_precision, set_float32_precision
-from fedntd.engine.metrics import TEST_BATCH, count, in_batches
 from fedntd.engine.optim import learning_rate
-from fedntd.engine.sequential import seeded
+from fedntd.engine.testing import TEST_BATCH, count, in_batches
 from fedntd.engine.training import train_client
 from fedntd.errors import FedntdError, require
 from fedntd.flower.messages import (
@@ -41,8 +41,7 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.site import Samples, Site, site_number
 from fedntd.models.functional import Model
-from fedntd.rng import torch_seed
-from fedntd.simulation.federation import asks_for_locals, build_module
+from fedntd.rng import seeded, torch_seed
 from fedntd.tree import Weights
 
 
@@ -115,7 +114,7 @@ class AtSite:
         if own:
             folder.write(order.round, own, keep=order.last)
         measured = {}
-        if asks_for_locals(config, order.round):
+        if config.measure.locals_in(order.round):
             right = self.count(result.w, part, torch.from_numpy(owned).to(self.device).split(TEST_BATCH))
             measured = {"right": float(right.correct.sum()), "summed_loss": float(right.loss)}
         report = Report(len(owned), float(result.loss), time.perf_counter() - started, **measured)

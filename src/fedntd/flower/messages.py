@@ -24,7 +24,7 @@ from fedntd import __version__, tree
 from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import build, from_table
 from fedntd.data.dataset import kind_of
-from fedntd.engine.metrics import Counts
+from fedntd.engine.testing import Counts
 from fedntd.errors import FedntdError, require
 from fedntd.flower.site import Samples, Site
 from fedntd.tree import Tree, Weights

@@ -20,19 +20,19 @@ from torch import Tensor
 
 from fedntd import __version__, tree
 from fedntd.algorithms.base import Context
-from fedntd.algorithms.ensemble import Auxiliary
+from fedntd.config.cohort import cohort as draw_cohort
 from fedntd.config.registry import call
 from fedntd.config.schema import Config, make_algorithm
 from fedntd.config.unlabelled import unlabelled
 from fedntd.data.dataset import Part
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import client_shares
-from fedntd.engine import plan
 from fedntd.engine.devices import choose_device, choose_precision, set_float32_precision
-from fedntd.engine.metrics import Counts, Vector, count, in_batches, in_local, of_global_model, out_local, summed
 from fedntd.engine.optim import learning_rate
+from fedntd.engine.server_data import ServerData
+from fedntd.engine.testing import Counts, count, in_batches, summed
 from fedntd.engine.training import train_client
-from fedntd.errors import FedntdError, require
+from fedntd.errors import Diverged, FedntdError, require
 from fedntd.flower.client_app import build_model
 from fedntd.flower.collect import All, RunningMean, clipped, needs_only_the_mean, noised
 from fedntd.flower.messages import (
@@ -50,9 +50,8 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import Account, SiteLog, Sites
+from fedntd.runs.measures import Vector, in_local, of_global_model, out_local
 from fedntd.runs.record import Record, RunFolder, State, mean_and_std
-from fedntd.simulation.federation import asks_for_locals
-from fedntd.simulation.rounds import Diverged
 from fedntd.tree import Weights
 
 
@@ -140,7 +139,7 @@ class Coordinator:
                 f"samples are normalised: give it a test set in site.py",
             )
             aside = self.on_device(unlabelled(config, self.samples.part.x[:0]))
-            self.algorithm = self.algorithm.with_values({"auxiliary": Auxiliary(self.model, aside, config.seed)})
+            self.algorithm = self.algorithm.with_values({"auxiliary": ServerData(self.model, aside, config.seed)})
         w = self.model.weights()
         classes, shape = list(self.samples.classes), list(self.samples.shape)
         sites.wanted = Hello(0, "", __version__, [], classes, shape, describe(w), False, False)
@@ -189,7 +188,7 @@ class Coordinator:
         round = state.round + 1
 
         # who trains, knowing what
-        drawn = plan.cohort(config.seed, round, config.federation.clients, config.federation.ratio)
+        drawn = draw_cohort(config.seed, round, config.federation.clients, config.federation.ratio)
         shared, w_sent = algorithm.broadcast(state.server), algorithm.send(state.w, state.server)
         before = self.history[-1] if self.history else self.test(state.w).class_accuracy
         cohort = [k for k in drawn if k not in sites.left_out and k not in sites.unfit]
@@ -238,7 +237,7 @@ class Coordinator:
         return record
 
     def collect(self, round: int, asked: list[int], w_sent: Weights, shared: dict) -> "Collected":
-        sites, measure = self.sites, asks_for_locals(self.config, round) and self.test_set is not None
+        sites, measure = self.sites, self.config.measure.locals_in(round) and self.test_set is not None
         weights, extras = to_record(w_sent), to_record(shared)
         questions = {}
         for k in asked:

@@ -10,13 +10,13 @@ import torch
 
 from fedntd.algorithms.requirements import requirements
 from fedntd.config.build import load_dataset
+from fedntd.config.cohort import cohort_size
 from fedntd.config.registry import call
 from fedntd.config.schema import Config
 from fedntd.config.toml import from_table
 from fedntd.data.dataset import from_tensors
 from fedntd.data.datasets import SUMMARIES
 from fedntd.engine.devices import choose_device
-from fedntd.engine.plan import cohort_size
 from fedntd.runs.ledger import compact, put
 from fedntd.simulation.federation import Federation
 from fedntd.support.environment import environment

@@ -10,8 +10,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from fedntd.config.cohort import cohort
 from fedntd.config.registry import Choice
-from fedntd.engine.plan import cohort
 from fedntd.errors import require
 from fedntd.report import charts, compare, statistics, summary
 from fedntd.report.charts import Costs, Curve

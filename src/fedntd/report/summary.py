@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedntd.config.toml import how
-from fedntd.engine.metrics import moving_average
 from fedntd.errors import did_you_mean, require
 from fedntd.report.wording import show, thing
+from fedntd.runs.measures import moving_average
 from fedntd.runs.reader import Run
 
 HEADINGS = {"final": "final", "best": "best", "last10": "last 10", "ema": "EMA 0.6", "forgetting": "F"}

@@ -18,9 +18,9 @@ import numpy as np
 
 from fedntd.config.schema import Config, Measure
 from fedntd.config.toml import from_table, identity, to_table
-from fedntd.engine.metrics import moving_average
 from fedntd.errors import FedntdError, require
 from fedntd.report.wording import show, thing
+from fedntd.runs.measures import moving_average
 from fedntd.runs.reader import Run, read_run, read_sound
 from fedntd.support.files import read_json
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result
-from fedntd.algorithms.ensemble import Auxiliary
-from fedntd.config.build import deal, load_dataset
+from fedntd.config.build import build_module, deal, load_dataset
+from fedntd.config.cohort import cohort as draw_cohort
 from fedntd.config.registry import GIVEN, Choice, call
 from fedntd.config.schema import Config, make_algorithm, with_own_code
 from fedntd.config.unlabelled import unlabelled
@@ -27,15 +27,17 @@ from fedntd.engine.devices import (
     sent,
     set_float32_precision,
 )
-from fedntd.engine.metrics import Counts, Vector, in_local, of_global_model, out_local
 from fedntd.engine.optim import learning_rate
-from fedntd.engine.sequential import Sequential, Task, Trained, seeded
+from fedntd.engine.sequential import Sequential, Task, Trained
+from fedntd.engine.server_data import ServerData
+from fedntd.engine.testing import Counts
 from fedntd.engine.vectorised import Vectorised
-from fedntd.errors import FedntdError, reason, require
+from fedntd.errors import Diverged, FedntdError, reason, require
 from fedntd.models.functional import Model
-from fedntd.rng import generator, torch_seed
+from fedntd.rng import generator, seeded, torch_seed
+from fedntd.runs.measures import Vector, in_local, of_global_model, out_local
 from fedntd.runs.record import Record, State, mean_and_std
-from fedntd.simulation.rounds import Agenda, Diverged, play_together
+from fedntd.simulation.rounds import Agenda, play_together
 from fedntd.tree import Tree, Weights
 
 
@@ -87,7 +89,7 @@ class Federation:
             self.unseen: DevicePart = (
                 alike.unseen if alike else self.on_device(unlabelled(config, dataset.train.x, auxiliary))
             )
-            server_side = Auxiliary(function, self.unseen, config.seed)
+            server_side = ServerData(function, self.unseen, config.seed)
             self.algorithm = self.algorithm.with_values({"auxiliary": server_side})
         share = beside and beside.several_runs and function.same_but_for_weights(beside.engine.model)
         self.engine = beside.engine if beside and share else self.make_engine(function)
@@ -182,7 +184,7 @@ class Federation:
         return plan.local_plan(self.config.seed, round, k, self.parts[k], *batches, *looks, settings.drop_last)
 
     def cohort(self, round: int) -> list[int]:
-        return plan.cohort(self.config.seed, round, self.config.federation.clients, self.config.federation.ratio)
+        return draw_cohort(self.config.seed, round, self.config.federation.clients, self.config.federation.ratio)
 
     def agenda(self, round: int) -> Agenda:
         """Who will train, and with what."""
@@ -192,7 +194,7 @@ class Federation:
         (lr, *varying), p = numbers[: -len(cohort)], numbers[-len(cohort) :]
         counts = self.class_counts.index_select(0, sent(np.array(cohort), self.device)).unbind()
         values = dict(zip(self.varying, varying, strict=True))
-        return Agenda(round, cohort, p, counts, rate, lr, values, asks_for_locals(config, round))
+        return Agenda(round, cohort, p, counts, rate, lr, values, config.measure.locals_in(round))
 
     def contexts(self, agenda: Agenda) -> list[Context]:
         """What each client of the cohort knows."""
@@ -300,20 +302,6 @@ def check_aggregated(made: Any, before: Weights, name: str) -> None:
         require(then.get(key) == now.get(key), f"{what} must return weights of the same names and shapes: {told}")
 
 
-def build_module(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The network that a config names, with the initial weights of its seed."""
-    try:
-        with seeded(torch_seed(config.seed, "model")):
-            return call("model", config.model, shape=shape, classes=classes)
-    except FedntdError:
-        raise
-    except Exception as error:  # whatever a network of the user's own does with a shape it is not made for
-        raise FedntdError(
-            f"model '{config.model.name}' cannot be built for samples of shape {list(shape)} and {classes} classes: "
-            f"{reason(error)}"
-        ) from error
-
-
 def naming_what_is_given(
     config: Config, dataset: Dataset | None, model: nn.Module | None, auxiliary: Dataset | Tensor | None
 ) -> Config:
@@ -327,8 +315,3 @@ def naming_what_is_given(
         what = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
         config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{what}"))
     return config
-
-
-def asks_for_locals(config: Config, round: int) -> bool:
-    every = config.measure.local_every
-    return every > 0 and round % every == 0

@@ -10,15 +10,11 @@ from torch import Tensor
 
 from fedntd import tree
 from fedntd.engine.devices import fetched, make_current
-from fedntd.errors import FedntdError
+from fedntd.errors import Diverged
 from fedntd.runs.record import Record
 
 if TYPE_CHECKING:
     from fedntd.simulation.federation import Federation
-
-
-class Diverged(FedntdError):
-    """The weights are no longer finite."""
 
 
 class Agenda(NamedTuple):

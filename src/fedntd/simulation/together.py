@@ -21,10 +21,10 @@ from fedntd.config.schema import Config, share_of_cohort, with_own_code
 from fedntd.config.toml import flat
 from fedntd.data.dataset import Dataset
 from fedntd.engine.devices import choose_device
-from fedntd.errors import FedntdError, require
+from fedntd.errors import Diverged, FedntdError, require
 from fedntd.runs.record import Record, RunFolder, State, as_begun, or_anew, read_own
 from fedntd.simulation.federation import Federation
-from fedntd.simulation.rounds import Diverged, play_together
+from fedntd.simulation.rounds import play_together
 from fedntd.support.interrupts import uninterrupted
 
 # in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters

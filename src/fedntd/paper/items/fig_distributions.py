@@ -9,8 +9,8 @@ from matplotlib.colors import PowerNorm
 
 from fedntd.analysis.rounds import out_of
 from fedntd.config.build import deal, load_dataset
+from fedntd.config.cohort import cohort
 from fedntd.data.partition import class_counts
-from fedntd.engine.plan import cohort
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.items.common import panels, training_of
 from fedntd.report.style import BLUES, bare, colour_bar, plain

@@ -24,10 +24,10 @@ from fedntd.analysis.rounds import next_round, reopen
 from fedntd.config.registry import Choice
 from fedntd.data.device import DevicePart
 from fedntd.data.partition import Indices
-from fedntd.engine.metrics import Vector
 from fedntd.models.functional import Model
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.items.common import BLUE, GREEN, GREY, KEEP, ORANGE, RED, folders, panels, rehearse, training_of
+from fedntd.runs.measures import Vector
 from fedntd.tree import Weights
 
 CELL = ("FedNTD", "s=2")

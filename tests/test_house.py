@@ -1,0 +1,73 @@
+"""The rooms of the package and who may import whom (docs/engine.md shows them): read from the source of every file."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedntd
+
+SOURCE = Path(fedntd.__file__).parent
+# A room may import from those in earlier rows. Rooms in one row do not import each other.
+FLOORS = [
+    ["errors", "tree", "rng"],
+    ["support"],
+    ["kernels"],
+    ["models"],
+    ["data"],
+    ["algorithms"],
+    ["config"],
+    ["engine", "runs"],
+    ["simulation"],
+    ["analysis", "report", "flower"],
+    ["sweep"],
+    ["paper"],
+    ["cli"],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# what a room does not import although the floors would allow it
+CLOSED = {"flower": {"simulation"}, "report": {"engine", "simulation", "algorithms", "models"}}
+FILES = sorted(file for file in SOURCE.rglob("*.py") if "template" not in file.parts)
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(file: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """The modules of ours that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            if node.module == "fedntd":
+                yield from ((f"fedntd.{alias.name}", node) for alias in node.names)
+            elif node.module and node.module.startswith("fedntd."):
+                yield node.module, node
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names if alias.name.partition(".")[0] == "fedntd")
+
+
+def test_every_file_is_in_a_room():
+    assert {room_of(file) for file in FILES} - FLOOR.keys() == {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_no_room_imports_upwards_or_across(file: Path):
+    mine = room_of(file)
+    if mine.startswith("__"):  # the door: it shows what is in all rooms
+        return
+    for module, node in imports(file):
+        other = module.split(".")[1]
+        if other in (mine, "__version__"):
+            continue
+        where = f"{file.relative_to(SOURCE)}, line {node.lineno}: {mine} imports {module}"
+        assert other in FLOOR, f"{where}, which is in no room"
+        assert FLOOR[other] < FLOOR[mine], f"{where}, which is not on a lower floor"
+        assert other not in CLOSED.get(mine, ()), f"{where}, which it shall not know"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_no_import_is_for_type_checkers_alone(file: Path):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        assert not (isinstance(node, ast.Name) and node.id == "TYPE_CHECKING"), f"{file}, line {node.lineno}"
