@@ -235,7 +235,7 @@ def test_a_round_of_none_but_unfit_sites_is_not_waited_for(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"flower.clip": -1.0}, "flower.clip and flower.noise must be at least 0"),
+        ({"flower.clip": -1.0}, "flower.clip must be 0, or from 1e-30 to 1e+30, not -1.0"),
         ({"optimiser.lr": 0.5}, "was run with optimiser.lr = 0.1, not 0.5; resume it with its own settings, or choose"),
     ],
 )
