@@ -260,7 +260,7 @@ def test_a_site_more_changes_the_integers_by_no_more_than_was_accounted(
 
 
 def test_rounding_is_towards_zero():
-    """A million weights of 0.6 steps have the length 600, which is the clip; as whole steps of 1 they would have 1000."""
+    """A million weights of 0.6 steps have the length 600, which is the clip; rounded up they would have 1000."""
     assert in_steps({"a": torch.tensor([1.9, -1.9, 0.4])}, 100.0, 1.0)["a"].tolist() == [1, -1, 0]
     assert not in_steps({"a": torch.full((1_000_000,), 0.6)}, 600.0, 1.0)["a"].any()
 
