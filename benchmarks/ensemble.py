@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from fedntd import tree
-from fedntd.algorithms.ensemble import Auxiliary
 from fedntd.analysis.rounds import next_round, reopen
 from fedntd.config.registry import Choice
 from fedntd.config.schema import Auxiliary as Unlabelled
+from fedntd.engine.server_data import ServerData
 from fedntd.support.environment import environment
 from fedntd.tree import Weights
 
@@ -40,7 +40,7 @@ def main() -> None:
     print(f"{date.today()}  {there['device']}, torch {there['torch']}")
     inside = next_round(federation)
     test = federation.engine.test_part
-    answers = Auxiliary(federation.engine.model, test, federation.config.seed).logits
+    answers = ServerData(federation.engine.model, test, federation.config.seed).logits
 
     def show(what: str, scores: Tensor, w: Weights | None = None) -> None:
         moved = f"{float(tree.sqnorm(tree.sub(w, inside.w_g))) ** 0.5:8.2f}" if w else ""

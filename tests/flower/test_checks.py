@@ -180,10 +180,10 @@ def test_samples_need_not_have_all_classes_but_must_be_right():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"min_share": 0.0}, {"time_limit": 0.0}, {"failures": 0}, {"clip": 1.0}, {"noise": 1.0}, {"delta": 1.0}]
+    "bad", [{"min_share": 0.0}, {"time_limit": 0.0}, {"failures": 0}, {"clip": -1.0}, {"noise": 1.0}, {"delta": 1.0}]
 )
 def test_settings_are_checked(bad: dict):
-    with pytest.raises(FedntdError, match=rf"flower\.{next(iter(bad))}|clip and flower"):
+    with pytest.raises(FedntdError, match=rf"^flower\.{next(iter(bad))} "):
         Settings(**bad)
 
 
@@ -236,7 +236,7 @@ def test_a_round_of_none_but_unfit_sites_is_not_waited_for(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"flower.clip": -1.0}, "flower.clip and flower.noise must be at least 0"),
+        ({"flower.clip": -1.0}, "flower.clip must be 0, or from 1e-30 to 1e+30, not -1.0"),
         ({"optimiser.lr": 0.5}, "was run with optimiser.lr = 0.1, not 0.5; resume it with its own settings, or choose"),
     ],
 )

@@ -1,7 +1,5 @@
-"""Uploads on their way into `algorithm.aggregate`: as a running mean where that is enough, else all of them; clipped
-and noised where differential privacy is asked for."""
+"""Uploads on their way into `algorithm.aggregate`: as a running mean where that is enough, else all of them."""
 
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -74,39 +72,3 @@ class All:
         ups, weights = zip(*(self.found[site] for site in sorted(self.found)), strict=True)
         p = torch.tensor(weights, dtype=torch.float64)
         return tree.stack(ups), p / p.sum()
-
-
-# --- differential privacy ---------------------------------------------------------------------------------------
-
-
-def clipped(delta: Weights, norm: float) -> Weights:
-    """The update, shortened to `norm` if it is longer."""
-    length = tree.sqnorm(tree.map(Tensor.double, delta)).sqrt()
-    return tree.scale(float(min(1.0, norm / length)) if length > 0 else 1.0, delta)
-
-
-def noised(mean: Weights, deviation: float) -> Weights:
-    """With Gaussian noise from the system's own source of randomness: noise that a seed repeats protects nobody."""
-    draw = torch.Generator(next(iter(mean.values())).device)
-    draw.seed()
-    return tree.map(
-        lambda leaf: leaf + deviation * torch.randn(leaf.shape, generator=draw, dtype=leaf.dtype, device=leaf.device),
-        mean,
-    )
-
-
-def epsilon(noise: float, rounds: int, delta: float) -> float:
-    """What a site has spent that took part in all `rounds`, each a release of Gaussian noise of `noise` times clip.
-
-    Rényi differential privacy of the Gaussian mechanism (Mironov, CSF 2017), rounds / 2 noise^2 * alpha at order alpha,
-    turned into (epsilon, delta) as in Canonne, Kamath and Steinke (NeurIPS 2020, proposition 12). That a site takes
-    part in some rounds only is not counted in its favour, since the cohorts come from a seed that others may know.
-
-    >>> round(epsilon(noise=4.0, rounds=100, delta=1e-5), 2)
-    14.13
-    """
-    orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 1024))
-    bounds = (
-        rounds * a / (2 * noise**2) + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders
-    )
-    return max(0.0, min(bounds))

@@ -26,6 +26,7 @@ from fedntd.config.toml import build, from_table
 from fedntd.data.dataset import kind_of
 from fedntd.engine.testing import Counts
 from fedntd.errors import FedntdError, require
+from fedntd.flower.privacy import CLIP_RANGE, NOISE_RANGE
 from fedntd.flower.site import Samples, Site
 from fedntd.tree import Tree, Weights
 
@@ -41,7 +42,8 @@ class Settings:
     time_limit: float = 600.0  # seconds that a round waits for answers, and the first one for sites to appear
     failures: int = 3  # a site is left out once so many of its updates in succession were refused
     max_samples: int = 10_000_000  # a site that claims to have more is refused
-    clip: float = 0.0  # differential privacy: the longest update of a site, in Euclidean norm; 0: no privacy
+    clip: float = 0.0  # a site's update is shortened to this Euclidean norm; 0: never
+    clip_quantile: float = 0.0  # clip follows this quantile of the updates' norms, from `clip` on; 0: it stays
     noise: float = 0.0  # differential privacy: standard deviation of the noise on the sum of updates, over clip
     delta: float = 1e-5  # differential privacy: the probability for which epsilon need not hold
 
@@ -50,10 +52,14 @@ class Settings:
         require(self.time_limit > 0, f"flower.time_limit must be above 0 seconds, not {self.time_limit}")
         require(self.failures >= 1, f"flower.failures must be at least 1, not {self.failures}")
         require(self.max_samples >= 1, f"flower.max_samples must be at least 1, not {self.max_samples}")
-        require(self.clip >= 0 and self.noise >= 0, "flower.clip and flower.noise must be at least 0")
+        for name, value, (low, high) in (("clip", self.clip, CLIP_RANGE), ("noise", self.noise, NOISE_RANGE)):
+            fits = value == 0 or low <= value <= high
+            require(fits, f"flower.{name} must be 0, or from {low:g} to {high:g}, not {value}")
         require(
-            (self.clip > 0) == (self.noise > 0), "flower.clip and flower.noise go together: both above 0, or both 0"
+            0 <= self.clip_quantile < 1, f"flower.clip_quantile must be from 0 to below 1, not {self.clip_quantile}"
         )
+        for name, value in (("noise", self.noise), ("clip_quantile", self.clip_quantile)):
+            require(self.clip > 0 or value == 0, f"flower.{name} = {value:g} needs flower.clip: set it above 0")
         require(0 < self.delta < 1, f"flower.delta must lie between 0 and 1, not {self.delta}")
 
 

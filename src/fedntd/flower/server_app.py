@@ -34,7 +34,7 @@ from fedntd.engine.testing import Counts, count, in_batches, summed
 from fedntd.engine.training import train_client
 from fedntd.errors import Diverged, FedntdError, require
 from fedntd.flower.client_app import build_model
-from fedntd.flower.collect import All, RunningMean, clipped, needs_only_the_mean, noised
+from fedntd.flower.collect import All, RunningMean, needs_only_the_mean
 from fedntd.flower.messages import (
     EVALUATE,
     TRAIN,
@@ -48,6 +48,7 @@ from fedntd.flower.messages import (
     read_update,
     to_record,
 )
+from fedntd.flower.privacy import Clipped, NoisyMean
 from fedntd.flower.site import Samples
 from fedntd.flower.sites import Account, SiteLog, Sites
 from fedntd.runs.measures import Vector, in_local, of_global_model, out_local
@@ -99,7 +100,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
                     "partition.json", {"classes": coordinator.samples.classes, "counts": sites.counts().tolist()}
                 )
                 tell(record, config)
-                if settings.clip:
+                if settings.noise:
                     log(INFO, "privacy spent: epsilon %.3f at delta %g", account.privacy["epsilon"], settings.delta)
         except FedntdError as error:
             if (out / "config.toml").exists():
@@ -155,7 +156,13 @@ class Coordinator:
         self.streams = by_mean and needs_only_the_mean(self.algorithm, w, self.like)
         if settings.clip:
             require(
-                self.streams and set(self.like) == {"delta"},
+                set(self.like) == {"delta"},
+                f"flower.clip does not go with algorithm '{config.algorithm.name}', which sends more than the update "
+                f"of the weights: the rest would not be bounded",
+            )
+        if settings.noise:
+            require(
+                self.streams,
                 f"differential privacy does not go with algorithm '{config.algorithm.name}' and robust rule "
                 f"'{config.robust.name}': it protects the mean of the sites' updates; nothing else may be sent or used",
             )
@@ -200,7 +207,7 @@ class Coordinator:
         asked = sites.wait_for(cohort)
 
         # their updates, checked and put together as they come
-        got = self.collect(round, asked, w_sent, shared)
+        got = self.collect(round, asked, w_sent, shared, self.gathering(len(drawn)))
         used = sorted(got.reports)
         for k in set(cohort) - got.answered:
             sites.missed(round, k)
@@ -211,9 +218,11 @@ class Coordinator:
             f"are kept, and the next flwr run goes on from there",
         )
         counts = sites.counts()
-        up, p = self.weigh(got.uploads, len(drawn))
-        fraction = float(client_shares(counts, config.federation.aggregation)[used].sum())
-        algorithm = algorithm.with_values({"ratio": len(used) / config.federation.clients})  # not all who were drawn
+        up, p = self.weigh(got.uploads)
+        # not all who were drawn; but with noise, the weights must not tell who of them has answered
+        part = drawn if self.settings.noise else used
+        fraction = float(client_shares(counts, config.federation.aggregation)[part].sum())
+        algorithm = algorithm.with_values({"ratio": len(part) / config.federation.clients})
         w, server = algorithm.aggregate(state.w, state.server, up, p, fraction)
         if not tree.all_finite(w):
             raise Diverged(f"the global weights are not finite after round {round}; a lower optimiser.lr may help")
@@ -236,7 +245,14 @@ class Coordinator:
         self.history.append(np.array(record.class_accuracy))
         return record
 
-    def collect(self, round: int, asked: list[int], w_sent: Weights, shared: dict) -> "Collected":
+    def gathering(self, cohort: int) -> "Gathering":
+        clip, noise, adaptive = self.account.clip, self.settings.noise, self.settings.clip_quantile > 0
+        if noise:
+            return NoisyMean(self.like, clip, noise, cohort, adaptive)
+        plain = RunningMean(self.like) if self.streams else All()
+        return Clipped(plain, clip) if clip else plain
+
+    def collect(self, round: int, asked: list[int], w_sent: Weights, shared: dict, uploads: "Gathering") -> "Collected":
         sites, measure = self.sites, self.config.measure.locals_in(round) and self.test_set is not None
         weights, extras = to_record(w_sent), to_record(shared)
         questions = {}
@@ -244,7 +260,7 @@ class Coordinator:
             last = int(self.state.own[k]["round"]) if k in self.state.own else 0
             order = ConfigRecord(Order(self.account.run, round, last)._asdict())
             questions[k] = RecordDict({"weights": weights, "shared": extras, "what": order})
-        got = Collected(RunningMean(self.like) if self.streams else All())
+        got = Collected(uploads)
         for k, message in sites.ask(TRAIN, questions):
             got.answered.add(k)
             samples = sum(sites.hellos[k].counts)
@@ -256,23 +272,16 @@ class Coordinator:
             up = tree.unflatten({name: leaf.to(self.device) for name, leaf in flat.items()})
             if measure:
                 got.local[k] = self.count(tree.add(w_sent, up["delta"]))
-            if self.settings.clip:
-                up = {"delta": clipped(up["delta"], self.settings.clip)}
             got.uploads.add(k, up, float(samples) if self.config.federation.aggregation == "size" else 1.0)
             got.reports[k] = report
             sites.used(round, k, report)
         return got
 
-    def weigh(self, uploads: RunningMean | All, cohort: int) -> tuple[dict, Tensor]:
-        if self.settings.clip and isinstance(uploads, RunningMean):
-            # a fixed divisor, whoever answers: what one site can change is then bounded by clip / cohort
-            uploads.total = float(cohort)
+    def weigh(self, uploads: "Gathering") -> tuple[dict, Tensor]:
         up, p = uploads.uploads()
-        p = p.to(self.device, self.model.storage)
-        if self.settings.clip:
-            self.account.release()
-            return {"delta": noised(up["delta"], self.settings.noise * self.settings.clip / cohort)}, p
-        return call("robust", self.config.robust, up=up, p=p)
+        if isinstance(uploads, Clipped | NoisyMean):
+            self.account.release(uploads)
+        return call("robust", self.config.robust, up=up, p=p.to(self.device, self.model.storage))
 
     # --- measuring
 
@@ -317,11 +326,14 @@ class Coordinator:
         return measures
 
 
+Gathering = RunningMean | All | Clipped | NoisyMean
+
+
 @dataclass
 class Collected:
     """Of one round, by site."""
 
-    uploads: RunningMean | All
+    uploads: Gathering
     answered: set[int] = field(default_factory=set)
     reports: dict[int, Report] = field(default_factory=dict)  # of the updates that are used
     local: dict[int, Counts] = field(default_factory=dict)  # the sites' own models on the coordinator's test set

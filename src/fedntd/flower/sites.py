@@ -17,8 +17,8 @@ from flwr.serverapp import Grid
 
 from fedntd.config.schema import Config
 from fedntd.errors import FedntdError, require
-from fedntd.flower.collect import epsilon
 from fedntd.flower.messages import HELLO, Hello, Report, Settings, check_hello, content, read_hello
+from fedntd.flower.privacy import Clipped, NoisyMean, epsilon, next_clip
 from fedntd.runs.record import RunFolder, writing
 from fedntd.support.files import read_json
 
@@ -46,23 +46,44 @@ class Account:
 
     def __init__(self, folder: RunFolder, settings: Settings, done: int) -> None:
         self.folder, self.settings = folder, settings
-        file, asked = folder.path / "federation.json", {"clip": settings.clip, "noise": settings.noise}
+        file = folder.path / "federation.json"
+        asked = {key: getattr(settings, key) for key in ("clip", "noise", "clip_quantile")}
+        mechanism = {"mechanism": "discrete Gaussian"} if settings.noise else {}
         begun = folder.resume and file.exists()
-        known = read_json(file) if begun else {"run": secrets.token_hex(8), "privacy": asked}
-        privacy = {**dict.fromkeys(asked, 0.0), **known.get("privacy", {})}
+        known = read_json(file) if begun else {"run": secrets.token_hex(8), "privacy": asked | mechanism}
+        privacy: dict[str, Any] = {**dict.fromkeys(asked, 0.0), **known.get("privacy", {})}
+        before = ", ".join(f"flower.{key} = {privacy[key]:g}" for key in asked)
         require(
             asked.items() <= privacy.items(),
-            f"{folder.path} was begun with flower.clip = {privacy['clip']:g} and flower.noise = {privacy['noise']:g}; "
-            f"the privacy spent counts all rounds, so go on with these, or choose another flower.out",
+            f"{folder.path} was begun with {before}; the privacy spent counts all rounds, so go on with these, or "
+            f"choose another flower.out",
         )
-        self.run, self.privacy = str(known["run"]), {"releases": done, **privacy}
+        require(
+            mechanism.items() <= privacy.items(),
+            f"{folder.path} was begun by an earlier version, whose noise can be computed and subtracted: its rounds "
+            f"are not private, and no further ones make them so; choose another flower.out",
+        )
+        self.run = str(known["run"])
+        self.privacy: dict[str, Any] = ({"releases": done} if settings.noise else {}) | privacy
+        # the clip of each round so far and of the next one; those of rounds that are played again are forgotten
+        self.clips: list[float] = self.privacy.get("clips", [settings.clip])[: done + 1]
         if not begun:
             folder.put_json(file.name, known)
 
-    def release(self) -> None:
+    @property
+    def clip(self) -> float:
+        """Of the round that is played now."""
+        return self.clips[-1]
+
+    def release(self, uploads: Clipped | NoisyMean) -> None:
         """Before anybody sees weights with new noise: a round that is cut off after it, and played again, shows two."""
-        count, delta = self.privacy["releases"] + 1, self.settings.delta
-        self.privacy |= {"releases": count, "epsilon": epsilon(self.settings.noise, count, delta), "delta": delta}
+        settings = self.settings
+        if settings.noise:
+            count, delta = self.privacy["releases"] + 1, settings.delta
+            self.privacy |= {"releases": count, "epsilon": epsilon(settings.noise, count, delta), "delta": delta}
+        if settings.clip_quantile:
+            self.clips.append(next_clip(self.clip, settings.clip_quantile, uploads.share_short()))
+            self.privacy["clips"] = self.clips
         self.folder.put_json("federation.json", {"run": self.run, "privacy": self.privacy})
 
 
