@@ -31,13 +31,13 @@ from fedntd.report.export import ROWS, TRACKERS, track, write_rows
 from fedntd.report.latex import compare_latex
 from fedntd.report.leaderboard import collect, leaderboard, made_of, put_into
 from fedntd.report.statistics import extras, parse_target
-from fedntd.report.wording import count, thing, write_in_any_locale
 from fedntd.runs.reader import read_run, read_runs
 from fedntd.runs.record import Record
 from fedntd.simulation.speed import measure_speed
 from fedntd.simulation.together import federate, federate_together
 from fedntd.support.collector import collector_paused
 from fedntd.support.interrupts import ending_once
+from fedntd.support.wording import count, thing, write_in_any_locale
 from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name

@@ -9,8 +9,8 @@ from rich.table import Column
 
 from fedntd.config.schema import Config
 from fedntd.errors import FedntdError
-from fedntd.report.wording import thing
 from fedntd.runs.record import Record
+from fedntd.support.wording import thing
 from fedntd.sweep.execute import event_of
 from fedntd.sweep.show import Board, Row, live
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedntd.config.schema import Config
 from fedntd.report.summary import Group, group, labels
-from fedntd.report.wording import SIZES, TIMES, axis_unit, show, thing
 from fedntd.runs.reader import Run
+from fedntd.support.wording import SIZES, TIMES, axis_unit, show, thing
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without those that are faint on white or on black
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedntd.report.summary import HEADINGS, Group, group, labels, summarise, telling
-from fedntd.report.wording import duration, figure
 from fedntd.runs.reader import Run
+from fedntd.support.wording import duration, figure
 
 
 @dataclass(frozen=True)

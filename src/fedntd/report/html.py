@@ -18,9 +18,9 @@ from fedntd.report.charts import Costs, Curve
 from fedntd.report.compare import Best, Extra, outcomes
 from fedntd.report.statistics import HeatMap
 from fedntd.report.summary import HEADINGS, Group
-from fedntd.report.wording import duration, figure, show, size, thing
 from fedntd.runs.reader import Run
 from fedntd.support.files import whole
+from fedntd.support.wording import duration, figure, show, size, thing
 
 EXPLAINED = {
     "final": "accuracy on the test part after the last round",

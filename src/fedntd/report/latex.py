@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from fedntd.report.compare import Extra, best_shown, headings, outcomes
 from fedntd.report.summary import group
-from fedntd.report.wording import count
 from fedntd.runs.reader import Run
+from fedntd.support.wording import count
 
 P_OUT = "\ue000"  # stands for p̃, which is two characters
 # fmt: off

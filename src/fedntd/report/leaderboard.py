@@ -9,10 +9,10 @@ from fedntd.config.schema import Config, own_names
 from fedntd.config.toml import flat, how, identity
 from fedntd.errors import FedntdError, require
 from fedntd.report.summary import Group, methods_and_rest
-from fedntd.report.wording import thing
 from fedntd.runs.ledger import is_ledger, read_recorded
 from fedntd.runs.reader import Run, find_runs, read_sound
 from fedntd.support.files import whole
+from fedntd.support.wording import thing
 from fedntd.sweep.plan import read_sweep
 
 MEASURE = "last10"

@@ -12,8 +12,8 @@ import numpy as np
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.report.compare import Extra
 from fedntd.report.summary import Group, differing, is_telling, summarise, telling, words
-from fedntd.report.wording import count, size
 from fedntd.runs.reader import Run
+from fedntd.support.wording import count, size
 
 
 def parse_baseline(text: str, runs: Sequence[Run]) -> tuple[str, str]:

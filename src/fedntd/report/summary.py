@@ -10,9 +10,9 @@ import numpy as np
 
 from fedntd.config.toml import how
 from fedntd.errors import did_you_mean, require
-from fedntd.report.wording import show, thing
 from fedntd.runs.measures import moving_average
 from fedntd.runs.reader import Run
+from fedntd.support.wording import show, thing
 
 HEADINGS = {"final": "final", "best": "best", "last10": "last 10", "ema": "EMA 0.6", "forgetting": "F"}
 METHOD = ("algorithm.", "server.", "robust.", "auxiliary.")  # settings that make a method; the rest is where it is run

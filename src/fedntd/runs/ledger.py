@@ -19,10 +19,10 @@ import numpy as np
 from fedntd.config.schema import Config, Measure
 from fedntd.config.toml import from_table, identity, to_table
 from fedntd.errors import FedntdError, require
-from fedntd.report.wording import show, thing
 from fedntd.runs.measures import moving_average
 from fedntd.runs.reader import Run, read_run, read_sound
 from fedntd.support.files import read_json
+from fedntd.support.wording import show, thing
 
 # the measures of a round that are kept, by their names in `Record`
 KEPT = (

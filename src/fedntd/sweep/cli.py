@@ -20,9 +20,9 @@ from fedntd.config.schema import make_algorithm, with_own_code
 from fedntd.config.unlabelled import unlabelled
 from fedntd.engine.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_one_of
-from fedntd.report.wording import count
 from fedntd.runs.record import PATIENCE
 from fedntd.support.files import whole
+from fedntd.support.wording import count
 from fedntd.sweep import execute, show
 from fedntd.sweep.plan import Job, Sweep, groups, jobs, read_sweep
 

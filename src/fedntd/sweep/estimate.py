@@ -10,8 +10,8 @@ import torch
 
 from fedntd.engine.devices import choose_device
 from fedntd.errors import FedntdError
-from fedntd.report.wording import duration
 from fedntd.simulation.together import federate_together
+from fedntd.support.wording import duration
 from fedntd.sweep.execute import reason_of
 from fedntd.sweep.plan import Job
 from fedntd.sweep.show import rounds_left

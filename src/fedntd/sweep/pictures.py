@@ -11,7 +11,7 @@ import numpy as np
 
 from fedntd.errors import FedntdError, reason
 from fedntd.report.export import need
-from fedntd.report.wording import show
+from fedntd.support.wording import show
 
 
 def storage_of(folder: Path) -> str:

@@ -24,8 +24,8 @@ from fedntd.config.grids import expand
 from fedntd.config.schema import Config
 from fedntd.config.toml import from_table, identity, read, toml_value, with_settings
 from fedntd.errors import FedntdError, did_you_mean, require
-from fedntd.report.wording import show, thing
 from fedntd.simulation.together import shape
+from fedntd.support.wording import show, thing
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
 Changes = dict[str, Any]  # "section.key" -> value

@@ -19,9 +19,9 @@ from fedntd.engine.devices import choose_device
 from fedntd.errors import FedntdError, require
 from fedntd.report.export import need
 from fedntd.report.summary import summarise
-from fedntd.report.wording import count, figure, show
 from fedntd.runs.reader import read_columns, read_run
 from fedntd.runs.record import RunFolder
+from fedntd.support.wording import count, figure, show
 from fedntd.sweep.execute import Event, train_group, until_settled
 from fedntd.sweep.pictures import readable, storage_of
 from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedntd.report.wording import duration
+from fedntd.support.wording import duration
 from fedntd.sweep.execute import Event
 from fedntd.sweep.plan import Job, rounds_done
 
