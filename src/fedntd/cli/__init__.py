@@ -38,9 +38,9 @@ from fedntd.simulation.together import federate, federate_together
 from fedntd.support.collector import collector_paused
 from fedntd.support.interrupts import ending_once
 from fedntd.support.wording import count, thing, write_in_any_locale
-from fedntd.sweep.cli import sweep
 from fedntd.sweep.pictures import search_pictures
 from fedntd.sweep.plan import free_name
+from fedntd.sweep.terminal import sweep
 
 app = typer.Typer(
     help="Federated learning under heterogeneous data: train FedNTD and other methods, measure what they forget.",

@@ -109,7 +109,7 @@ class Trial:
 
 def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_run: bool, as_json: bool) -> int:
     """Ask, train, tell, until there are as many trials as were asked for. The exit code."""
-    from fedntd.sweep.cli import same_command, working_in
+    from fedntd.sweep.terminal import same_command, working_in
 
     settings = read_search(table)
     space = distributions(settings.space)

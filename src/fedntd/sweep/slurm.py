@@ -26,7 +26,7 @@ exec {python} -c 'from fedntd.cli import main; main()' sweep {file} {settings}--
 
 def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> Path:
     """The script in the sweep's folder, which all nodes must see."""
-    from fedntd.sweep.cli import working_in
+    from fedntd.sweep.terminal import working_in
 
     logs = out.resolve() / "logs"
     text = SCRIPT.format(
