@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["fedntd.cli"])
+context.set_forkserver_preload(["fedntd.cli.run", "fedntd.cli.sweep"])
 
 
 class Started:

@@ -327,7 +327,7 @@ def test_a_mistake_that_shows_in_the_first_round_is_one_sentence_too(
 
 
 def test_a_mistake_of_fedntds_own_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fedntd.cli.measure_speed", lambda: eval("1 / 0"))
+    monkeypatch.setattr("fedntd.cli.bench.measure_speed", lambda: eval("1 / 0"))
     monkeypatch.setattr("fedntd.errors.OTHERS", ("/",))  # all of it is
     monkeypatch.setattr("sys.argv", ["fedntd", "bench"])
     with pytest.raises(ZeroDivisionError):

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedntd.algorithms import ALGORITHMS
 from fedntd.algorithms.requirements import requirements
-from fedntd.cli.data import AsJson
+from fedntd.cli.options import AsJson
 from fedntd.models.cnn import CNN
 from fedntd.models.functional import Model
 
@@ -17,9 +17,7 @@ stdout = Console()
 
 
 def algorithms(as_json: AsJson = False) -> None:
-    """List the methods: their settings, and what each asks for beyond FedAvg on the paper's CIFAR-10 network.
-
-    Found out from the definitions; the lines below the table say what its columns are.
+    """Found out from the definitions; the lines below the table say what its columns are.
 
     Example: [b]fedntd algorithms --json[/b]
     """

@@ -11,22 +11,15 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedntd.cli.options import AsJson, Settings, Trust
 from fedntd.data import download
 from fedntd.data.datasets import DATASETS, SUMMARIES
 from fedntd.data.partition import class_counts
 from fedntd.data.readers import either
 from fedntd.errors import FedntdError, did_you_mean, require
 
-app = typer.Typer(no_args_is_help=True, help="Datasets: which there are, getting and checking them, who gets what.")
+app = typer.Typer(no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Import code from anywhere that the config of a run folder names.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one setting, e.g. partition.s=5; repeatable."),
-]
 OWN = {
     "folder": "your own: data.path has images in train/<class>/ and test/<class>/",
     "npz": "your own: data.path is a file with x_train, y_train, x_test, y_test",

@@ -14,7 +14,7 @@ import typer
 from fedntd.errors import FedntdError, require
 from fedntd.runs.record import writing
 
-app = typer.Typer(no_args_is_help=True, help="Real federations through Flower: a new app, certificates and keys.")
+app = typer.Typer(no_args_is_help=True)
 
 TEMPLATE = Path(str(files("fedntd.flower"))) / "template"
 ENVIRONMENT = """\

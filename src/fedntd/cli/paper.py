@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fedntd.cli.data import AsJson, Settings
+from fedntd.cli.options import AsJson, Settings
 from fedntd.config.schema import Config
 from fedntd.errors import Diverged, FedntdError, require
 from fedntd.paper.item import RULES, Setting
@@ -31,11 +31,7 @@ from fedntd.support.wording import duration, thing
 
 LEDGER = Path("docs/results/ledger")
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="The paper's tables and figures by name, beside the published numbers.",
-    epilog="Items: " + ", ".join(ITEMS),
-)
+app = typer.Typer(no_args_is_help=True, epilog="Items: " + ", ".join(ITEMS))
 stdout, stderr = Console(), Console(stderr=True)
 
 Out = Annotated[

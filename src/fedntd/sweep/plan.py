@@ -20,14 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from fedntd.config import presets
+from fedntd.config.build import load_dataset
 from fedntd.config.grids import expand
-from fedntd.config.schema import Config
+from fedntd.config.schema import Config, make_algorithm
 from fedntd.config.toml import from_table, identity, read, toml_value, with_settings
+from fedntd.config.unlabelled import unlabelled
+from fedntd.engine.devices import choose_device, device_name
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.simulation.together import shape
 from fedntd.support.wording import show, thing
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
+MOST_TOGETHER = {"cpu": 8, "cuda": 32}  # runs in one group: on a CPU there is nothing to gain from more
 Changes = dict[str, Any]  # "section.key" -> value
 
 
@@ -305,3 +309,22 @@ def groups(planned_jobs: Sequence[Job], most: int, parts: int = 1) -> list[list[
         for size in [-(-len(same) // -(-len(same) // most))]  # pieces as even as can be
         for start in range(0, len(same), size)
     ]
+
+
+def most_together(asked: Sweep, planned_jobs: Sequence[Job]) -> int:
+    kinds = {device_name(job.config).partition(":")[0] for job in planned_jobs}
+    return asked.together or min(MOST_TOGETHER.get(kind, 8) for kind in kinds)
+
+
+def check(planned_jobs: Sequence[Job], here: bool = True) -> None:
+    """What would fail every run is said before anything is written: a device that is not there, data that is not. The
+    device of another machine is not looked for."""
+    devices = {(job.config.device, job.config.precision): job.config for job in planned_jobs} if here else {}
+    for config in devices.values():
+        choose_device(config)
+    todo = [job.config for job in planned_jobs if job.status != "finished"]
+    for config in {config.data: config for config in todo}.values():
+        load_dataset(config)
+    learning_servers = [config for config in todo if make_algorithm(config).auxiliary_data]
+    for config in {(config.data, config.auxiliary): config for config in learning_servers}.values():
+        unlabelled(config, load_dataset(config).train.x)

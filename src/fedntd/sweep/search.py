@@ -23,10 +23,12 @@ from fedntd.runs.reader import read_columns, read_run
 from fedntd.runs.record import RunFolder
 from fedntd.support.wording import count, figure, show
 from fedntd.sweep.execute import Event, train_group, until_settled
+from fedntd.sweep.folder import working_in
 from fedntd.sweep.pictures import readable, storage_of
 from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
 from fedntd.sweep.show import Board, passing
 from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
+from fedntd.sweep.terminal import same_command
 
 Study: TypeAlias = Any  # Optuna's, which is an extra
 Handle: TypeAlias = Any  # its Trial
@@ -109,8 +111,6 @@ class Trial:
 
 def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_run: bool, as_json: bool) -> int:
     """Ask, train, tell, until there are as many trials as were asked for. The exit code."""
-    from fedntd.sweep.terminal import same_command, working_in
-
     settings = read_search(table)
     space = distributions(settings.space)
     example = check_values(asked, settings, space)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedntd.support.files import whole
+from fedntd.sweep.folder import working_in
 
 SCRIPT = """\
 #!/bin/bash
@@ -26,8 +27,6 @@ exec {python} -c 'from fedntd.cli import main; main()' sweep {file} {settings}--
 
 def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> Path:
     """The script in the sweep's folder, which all nodes must see."""
-    from fedntd.sweep.terminal import working_in
-
     logs = out.resolve() / "logs"
     text = SCRIPT.format(
         name=shlex.quote(file.stem),
