@@ -33,9 +33,9 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 def commit() -> str | None:
     """Of the source tree that fedntd runs from, if it runs from one."""
-    here = Path(__file__).parent
+    tree = Path(__file__).parents[3]
     with suppress(OSError, subprocess.SubprocessError):
-        if (here.parent.parent / ".git").exists():
-            command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        if (tree / ".git").exists():
+            command = ["git", "-C", str(tree), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
             return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     return None
