@@ -14,7 +14,8 @@ from fedntd.cli.data import app
 from fedntd.data import download
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, from_tensors
-from fedntd.data.datasets import CIFAR100_CLASSES, DATASETS, SUMMARIES, load
+from fedntd.data.datasets import CIFAR100_CLASSES, DATASETS, load
+from fedntd.data.download import SUMMARIES
 from fedntd.data.packaged import make
 from fedntd.errors import FedntdError
 

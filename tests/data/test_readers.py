@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedntd.data import readers
+from fedntd.data import download, readers
 from fedntd.errors import FedntdError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -109,9 +109,9 @@ def test_idx_part_refuses_wrong_counts_and_swapped_files(tmp_path):
 
 
 def test_either_takes_the_gzipped_file_if_there_is_one(tmp_path):
-    assert readers.either(tmp_path, "a") == tmp_path / "a"
+    assert download.either(tmp_path, "a") == tmp_path / "a"
     (tmp_path / "a.gz").touch()
-    assert readers.either(tmp_path, "a") == tmp_path / "a.gz"
+    assert download.either(tmp_path, "a") == tmp_path / "a.gz"
 
 
 # --- CIFAR ------------------------------------------------------------------------------------------------------

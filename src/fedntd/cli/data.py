@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,10 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedntd.cli.options import AsJson, Settings, Trust
-from fedntd.data import download
-from fedntd.data.datasets import DATASETS, SUMMARIES
-from fedntd.data.partition import class_counts
-from fedntd.data.readers import either
+from fedntd.data import download  # the rest is imported where it is used: it needs torch
 from fedntd.errors import FedntdError, did_you_mean, require
 
 app = typer.Typer(no_args_is_help=True)
@@ -33,10 +29,10 @@ def list_datasets(as_json: AsJson = False) -> None:
     Example: fedntd data list
     """
     rows = []
-    for name, known in SUMMARIES.items():
+    for name, known in download.SUMMARIES.items():
         root = download.folder_of(name)
         found = download.present(name, root)
-        whole = bool(found) and all(either(found[0][0], file).exists() for file in found[0][1])
+        whole = bool(found) and all(download.either(found[0][0], file).exists() for file in found[0][1])
         where = str(found[0][0]) if found else None
         rows.append({"name": name, **known._asdict(), "present": whole, "where": where})
     if as_json:
@@ -79,7 +75,8 @@ def check(
 
     Example: fedntd data check mnist
     """
-    require(not name or name in DATASETS, f"dataset '{name}' is not known; {did_you_mean(name, download.FILES)}")
+    known = not name or name in download.FILES or name in OWN
+    require(known, f"dataset '{name}' is not known; {did_you_mean(name, download.FILES)}")
     names = [name] if name else [n for n in download.FILES if download.present(n, download.folder_of(n))]
     states = {n: download.check(n) for n in names}
     if as_json:
@@ -109,9 +106,12 @@ def partition(
 
     Example: fedntd data partition cifar10-lda0.1 --set seed=1 -o partition.png
     """
+    import numpy as np
+
     from fedntd.config.build import deal, load_dataset
     from fedntd.config.presets import configure
     from fedntd.config.schema import with_own_code
+    from fedntd.data.partition import class_counts
     from fedntd.report.charts import partition_title
     from fedntd.report.figures import partition_figure
     from fedntd.report.style import save_figure

@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedntd.data import readers
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, Part, first_samples, from_tensors
-from fedntd.data.download import CINIC_CLASSES, folder_of, present
+from fedntd.data.download import CINIC_CLASSES, either, folder_of, present
 from fedntd.errors import FedntdError, reason, require
 
 DIGITS = tuple("0123456789")
@@ -27,25 +27,6 @@ CIFAR100_CLASSES = tuple(
     """.split()  # noqa: SIM905
 )
 CROP_FLIP_CUTOUT = Augment(pad=4, flip=True, cutout=16)
-
-
-class Summary(NamedTuple):
-    """What a dataset is known to hold, without reading it."""
-
-    train: int
-    test: int
-    classes: int
-    shape: tuple[int, int, int]
-
-
-SUMMARIES = {
-    "fashion-mini": Summary(6_000, 2_000, 10, (1, 28, 28)),
-    "mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "fashion-mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "cifar10": Summary(50_000, 10_000, 10, (3, 32, 32)),
-    "cifar100": Summary(50_000, 10_000, 100, (3, 32, 32)),
-    "cinic10": Summary(90_000, 90_000, 10, (3, 32, 32)),
-}
 
 
 def find(name: str, path: str) -> tuple[Path, list[str]]:
@@ -75,7 +56,7 @@ def fashion_mini(path: str) -> Dataset:
 
 def idx_dataset(name: str, path: str, classes: tuple[str, ...], mean: float, std: float) -> Dataset:
     folder, files = find(name, path)
-    train_x, train_y, test_x, test_y = (readers.either(folder, file) for file in files)
+    train_x, train_y, test_x, test_y = (either(folder, file) for file in files)
     train, test = readers.idx_part(train_x, train_y), readers.idx_part(test_x, test_y)
     return Dataset(name, train, test, classes, (mean,), (std,), CROP_FLIP_CUTOUT)
 
@@ -93,7 +74,7 @@ def cifar100(path: str) -> Dataset:
 def cifar(name: str, path: str, classes: int) -> tuple[Part, Part]:
     folder, files = find(name, path)
     read = readers.cifar_binary if files[0].endswith(".bin") else readers.cifar_pickle
-    *train, test = (read(readers.either(folder, file), classes) for file in files)
+    *train, test = (read(either(folder, file), classes) for file in files)
     return readers.joined(train), test
 
 

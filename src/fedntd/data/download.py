@@ -1,4 +1,5 @@
-"""The data folder: which files belong in it, where they are published, getting them and checking them.
+"""The data folder: what each dataset holds, which files belong to it, where they are published, getting and checking
+them.
 
 pooch, which does the downloading, is imported only when something is fetched.
 """
@@ -16,7 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedntd.data.readers import GZIP, either
 from fedntd.errors import FedntdError, did_you_mean, require
 
 
@@ -37,7 +37,27 @@ CINIC = (
     "https://datashare.is.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
     "https://datashare.ed.ac.uk/server/api/core/bitstreams/e8e186cc-2688-48f1-aa5a-3fda1a43f8b6/content",
 )
+GZIP = b"\x1f\x8b"
 CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+class Summary(NamedTuple):
+    """What a dataset is known to hold, without reading it."""
+
+    train: int
+    test: int
+    classes: int
+    shape: tuple[int, int, int]
+
+
+SUMMARIES = {
+    "fashion-mini": Summary(6_000, 2_000, 10, (1, 28, 28)),
+    "mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
+    "fashion-mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
+    "cifar10": Summary(50_000, 10_000, 10, (3, 32, 32)),
+    "cifar100": Summary(50_000, 10_000, 100, (3, 32, 32)),
+    "cinic10": Summary(90_000, 90_000, 10, (3, 32, 32)),
+}
 
 
 def source(file: str, size: int, checksum: str, folders: tuple[str, ...]) -> Source:
@@ -142,6 +162,12 @@ def folder_of(name: str) -> Path:
 
 
 # --- what is there ----------------------------------------------------------------------------------------------
+
+
+def either(folder: Path, name: str) -> Path:
+    """The file, or the gzipped file if that is what there is."""
+    zipped = folder / f"{name}.gz"
+    return zipped if zipped.exists() else folder / name
 
 
 def present(name: str, root: Path) -> list[tuple[Path, dict[str, str]]]:

@@ -24,17 +24,11 @@ from PIL import Image
 from torch import Tensor
 
 from fedntd.data.dataset import Part
+from fedntd.data.download import GZIP
 from fedntd.errors import FedntdError, require
 
 AGAIN = "get a fresh copy (for the known datasets: fedntd data get NAME)"
-GZIP = b"\x1f\x8b"
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-
-
-def either(folder: Path, name: str) -> Path:
-    """The file, or the gzipped file if that is what there is."""
-    zipped = folder / f"{name}.gz"
-    return zipped if zipped.exists() else folder / name
 
 
 def content(path: Path) -> bytes:

@@ -15,7 +15,7 @@ from fedntd.config.registry import call
 from fedntd.config.schema import Config
 from fedntd.config.toml import from_table
 from fedntd.data.dataset import from_tensors
-from fedntd.data.datasets import SUMMARIES
+from fedntd.data.download import SUMMARIES
 from fedntd.engine.devices import choose_device
 from fedntd.runs.ledger import compact, put
 from fedntd.simulation.federation import Federation

@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from fedntd.config.schema import Config
 from fedntd.data import download
-from fedntd.data.readers import either
+from fedntd.data.download import either
 from fedntd.errors import FedntdError, require
 from fedntd.report.export import need
 from fedntd.sweep.execute import (

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedntd.data.readers import either, idx
+from fedntd.data.download import either
+from fedntd.data.readers import idx
 
 PER_CLASS = {"train": 600, "t10k": 200}
 
