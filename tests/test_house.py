@@ -69,5 +69,7 @@ def test_no_room_imports_upwards_or_across(file: Path):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_no_import_is_for_type_checkers_alone(file: Path):
+    if file == SOURCE / "__init__.py":  # its public names are imported when they are used
+        return
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         assert not (isinstance(node, ast.Name) and node.id == "TYPE_CHECKING"), f"{file}, line {node.lineno}"

@@ -201,5 +201,5 @@ def test_keys_that_cannot_be_made(options: list[str], sentence: str, tmp_path: P
 
 
 def test_flower_is_not_imported_unless_it_is_used():
-    code = "import sys, fedntd.cli; sys.exit('flwr' in sys.modules)"
+    code = "import sys, fedntd.cli.flower, fedntd.cli.run; sys.exit('flwr' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(SOURCE)})

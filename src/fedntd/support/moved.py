@@ -1,0 +1,85 @@
+"""Modules that have moved: for one release the old names go on working, with a warning that tells the new ones."""
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED: dict[str, tuple[str, ...]] = {
+    "fedntd.bench": ("fedntd.simulation.speed",),
+    "fedntd.buffers": ("fedntd.engine.buffers",),
+    "fedntd.choices": ("fedntd.config.registry",),
+    "fedntd.collector": ("fedntd.support.collector",),
+    "fedntd.data.auxiliary": ("fedntd.config.unlabelled",),
+    "fedntd.data.chosen": ("fedntd.config.build",),
+    "fedntd.devices": ("fedntd.engine.devices",),
+    "fedntd.engines": ("fedntd.engine.sequential",),
+    "fedntd.environment": ("fedntd.support.environment",),
+    "fedntd.federation": ("fedntd.simulation.federation",),
+    "fedntd.files": ("fedntd.support.files",),
+    "fedntd.forking": ("fedntd.engine.forking",),
+    "fedntd.graphs": ("fedntd.engine.cuda_graphs",),
+    "fedntd.grid": ("fedntd.config.grids",),
+    "fedntd.interrupts": ("fedntd.support.interrupts",),
+    "fedntd.local": ("fedntd.engine.training",),
+    "fedntd.metrics": ("fedntd.engine.testing", "fedntd.runs.measures"),
+    "fedntd.optim": ("fedntd.engine.optim",),
+    "fedntd.paper.ledger": ("fedntd.runs.ledger",),
+    "fedntd.plan": ("fedntd.engine.plan", "fedntd.config.cohort"),
+    "fedntd.presets": ("fedntd.config.presets",),
+    "fedntd.progress": ("fedntd.cli.progress",),
+    "fedntd.record": ("fedntd.runs.record",),
+    "fedntd.report.wording": ("fedntd.support.wording",),
+    "fedntd.rounds": ("fedntd.simulation.rounds",),
+    "fedntd.steps": ("fedntd.engine.compiler",),
+    "fedntd.tables": ("fedntd.config.toml",),
+    "fedntd.tiles": ("fedntd.kernels.tiles",),
+    "fedntd.together": ("fedntd.simulation.together",),
+    "fedntd.tracing": ("fedntd.engine.tracing",),
+    "fedntd.triton_kernels": ("fedntd.kernels.triton_kernels",),
+    "fedntd.trust": ("fedntd.config.trust",),
+    "fedntd.vectorised": ("fedntd.engine.vectorised",),
+}
+
+
+class OldNames(MetaPathFinder, Loader):
+    """Imports a module of `MOVED` by its old name: as a module with what the new ones hold."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        new = MOVED[module.__name__]
+        warn(module.__name__, " and ".join(new))
+        for name in new:
+            held = vars(importlib.import_module(name))
+            vars(module).update({key: value for key, value in held.items() if not key.startswith("__")})
+
+
+def install() -> None:
+    sys.meta_path.append(OldNames())  # last: it is asked for what nobody else finds
+
+
+def names_of(package: str, module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that was a module, whose names are in `module` now."""
+
+    def get(name: str) -> Any:
+        new = f"{package}.{module}"
+        # the import system asks for modules of the package here before it looks for them
+        if not name.startswith("__") and importlib.util.find_spec(f"{package}.{name}") is None:
+            held = vars(importlib.import_module(new))
+            if name in held:
+                warn(f"{package}.{name}", f"{new}.{name}")
+                return held[name]
+        raise AttributeError(f"module '{package}' has no attribute '{name}'")
+
+    return get
+
+
+def warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} has moved to {new}; the old name will go with the next release", DeprecationWarning, 3)
