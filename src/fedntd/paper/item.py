@@ -9,12 +9,12 @@ from fedntd.config.presets import preset
 from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import from_table, with_settings
 from fedntd.errors import require_one_of
+from fedntd.runs.ledger import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedntd.paper.tables import Table
-    from fedntd.runs.ledger import Result
 
 Cell = tuple[str, str]  # row, column
 Settings = dict[str, Any]  # as in a config file

@@ -15,7 +15,8 @@ from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.report.wording import show, thing
 from fedntd.runs.ledger import Store, compact, distinct, file_name, put
 from fedntd.runs.record import Record
-from fedntd.simulation.together import federate_together, shape
+from fedntd.simulation.sharing import shape
+from fedntd.simulation.together import federate_together
 from fedntd.support.files import read_json
 
 

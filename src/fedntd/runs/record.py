@@ -98,6 +98,7 @@ class RunFolder:
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
         self.path, self.config, self.resume = path, config, resume
         self.recorded_round, self.saved_round = 0, 0
+        self.noted: list[str] = []
         self.lock = FileLock(path / ".lock")
 
     def __enter__(self) -> Self:
@@ -197,6 +198,13 @@ class RunFolder:
             sync(aside)
             os.replace(aside, self.path / "checkpoint.safetensors")
         self.saved_round = state.round
+
+    def put_notes(self, notes: Sequence[str]) -> None:
+        """Where the engine goes a slower way than its own: into the last entry of environment.json."""
+        if list(notes) != self.noted:
+            entries = read_own(self.path / "environment.json", read_starts)
+            entries[-1]["notes"] = self.noted = list(notes)
+            self.put_json("environment.json", entries)
 
     def put_status(self, status: str, reason: str = "") -> None:
         self.put_json("status.json", {"status": status, "reason": reason})

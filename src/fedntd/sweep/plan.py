@@ -25,7 +25,7 @@ from fedntd.config.schema import Config
 from fedntd.config.toml import from_table, identity, read, toml_value, with_settings
 from fedntd.errors import FedntdError, did_you_mean, require
 from fedntd.report.wording import show, thing
-from fedntd.simulation.together import shape
+from fedntd.simulation.sharing import shape
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
 Changes = dict[str, Any]  # "section.key" -> value
