@@ -213,6 +213,8 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
     forks = 0 if name == "moon" else 3  # the gradient of its cosines is computed in place
     assert calls == {"traced": 5, "traced_for_any_number": 1, "forked": forks}  # two are tests: of one model, of all
+    assert ("cannot be forked" in " ".join(run.engine.notes)) == (name == "moon")
+    assert ("only samples are prepared" in " ".join(run.engine.notes)) == (prefetched[0] == 0)
     assert len(prefetched) == 3
     assert len(set(prefetched)) == 1  # what is prefetched for one client is so for several
     assert_equal_weights(run, loop)
