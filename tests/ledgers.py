@@ -9,7 +9,8 @@ import numpy as np
 
 from fedntd.config.schema import Config
 from fedntd.paper.item import Cell, Item, Results, Setting
-from fedntd.runs.ledger import Result, file_name, put, to_text
+from fedntd.runs.ledger import Result, file_name, to_text
+from fedntd.support.files import put
 
 
 def made_up(

@@ -7,13 +7,12 @@ import gzip
 import hashlib
 import io
 import math
-import os
 import pickle
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from fedntd.data.dataset import Part
 from fedntd.errors import FedntdError, require
+from fedntd.support.files import atomic
 
 AGAIN = "get a fresh copy (for the known datasets: fedntd data get NAME)"
 GZIP = b"\x1f\x8b"
@@ -275,19 +275,9 @@ def cached(cache: Path, wanted: np.ndarray) -> tuple[Tensor, Tensor] | None:
 
 
 def keep(cache: Path, mark: np.ndarray, images: tuple[Tensor, Tensor]) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=cache.parent, prefix=f".{cache.name}-")
-    except OSError:
-        return  # a folder that cannot be written to is only slower the next time
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, fingerprint=mark, train=images[0].numpy(), test=images[1].numpy())
-        Path(temporary).chmod(0o644)  # a temporary file is its owner's alone
-        Path(temporary).replace(cache)
-    except OSError:
-        pass
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    # a folder that cannot be written to is only slower the next time
+    with suppress(OSError), atomic(cache) as aside:
+        np.savez(aside, fingerprint=mark, train=images[0].numpy(), test=images[1].numpy())
 
 
 # --- .npz -------------------------------------------------------------------------------------------------------

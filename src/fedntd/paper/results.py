@@ -14,7 +14,8 @@ from fedntd.paper.render import draw, progress
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Table, to_markdown
 from fedntd.report.style import save_figure
-from fedntd.runs.ledger import Result, Store, put, read_results
+from fedntd.runs.ledger import Result, Store, read_results
+from fedntd.support.files import put
 
 HEAD = """# Results on the real data
 

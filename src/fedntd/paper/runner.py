@@ -13,10 +13,10 @@ from fedntd.config.toml import flat, from_table, how, identity
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import Cell, Item, Results, Setting
 from fedntd.report.wording import show, thing
-from fedntd.runs.ledger import Store, compact, distinct, file_name, put
+from fedntd.runs.ledger import Store, compact, distinct, file_name
 from fedntd.runs.record import Record
 from fedntd.simulation.together import federate_together, shape
-from fedntd.support.files import read_json
+from fedntd.support.files import put, read_json
 
 
 @dataclass(frozen=True)

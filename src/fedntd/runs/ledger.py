@@ -6,9 +6,7 @@ records is in `measured/` beside them.
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +20,7 @@ from fedntd.errors import FedntdError, require
 from fedntd.report.wording import show, thing
 from fedntd.runs.measures import moving_average
 from fedntd.runs.reader import Run, read_run, read_sound
-from fedntd.support.files import read_json
+from fedntd.support.files import put, read_json
 
 # the measures of a round that are kept, by their names in `Record`
 KEPT = (
@@ -155,19 +153,6 @@ def read_result(file: Path) -> Result:
     except (KeyError, TypeError, FedntdError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise FedntdError(f"{file} is not a ledger file: {why}; `fedntd paper record` writes them") from error
-
-
-def put(file: Path, text: str) -> None:
-    """Written aside and moved into place."""
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, file)
-    except OSError as error:
-        with suppress(OSError):  # where a folder of its path is a file, there is nothing to remove
-            aside.unlink(missing_ok=True)
-        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def find_runs(place: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from fedntd.data import download
 from fedntd.data.readers import either
 from fedntd.errors import FedntdError, require
 from fedntd.report.export import need
+from fedntd.support.files import whole
 from fedntd.sweep.execute import (
     Died,
     Event,
@@ -140,10 +141,8 @@ def data_folder(data: Files) -> Path:
         for name, content in data.items():
             file = folder / name
             if not file.exists():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                aside = file.with_name(f"{file.name}.part")
-                aside.write_bytes(content)
-                os.replace(aside, file)
+                with whole(file, locked=True) as aside:
+                    aside.write_bytes(content)
         for dataset in own.iterdir() if own.is_dir() else ():
             if dataset.is_dir() and not (folder / dataset.name).exists():
                 (folder / dataset.name).symlink_to(dataset)
