@@ -9,7 +9,6 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import inner
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights
@@ -31,6 +30,6 @@ class FedASAM(FedAvg):
         g, loss = super().gradient(model, w, batch, ctx)
         T = {name: leaf.abs() + self.eta if "weight" in name else torch.ones_like(leaf) for name, leaf in w.items()}
         Tg = tree.map(Tensor.mul, T, g)
-        step = self.rho / (inner(Tg, Tg).sqrt() + 1e-12)
+        step = self.rho / (tree.sqnorm(Tg).sqrt() + 1e-12)
         nearby = tree.map(lambda leaf, t, tg: leaf + step * t * tg, w, T, Tg)
         return super().gradient(model, nearby, batch, ctx)[0], loss

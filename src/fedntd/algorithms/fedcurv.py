@@ -10,7 +10,7 @@ from torch.func import grad
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import cross_entropy, inner
+from fedntd.algorithms.losses import cross_entropy
 from fedntd.errors import FedntdError, require
 from fedntd.models.functional import Batch, Model
 from fedntd.models.squared import mean_squared_gradient
@@ -45,7 +45,7 @@ class FedCurv(FedAvg):
         """
         P, Q = tree.sub(ctx.shared["U"], ctx.own["u"]), tree.sub(ctx.shared["V"], ctx.own["v"])
         slope = tree.map(lambda p, q, w, w_g: p * (w + w_g) - 2 * q, P, Q, w, ctx.w_g)
-        return super().loss(model, w, batch, ctx) + self.lam * inner(slope, tree.sub(w, ctx.w_g))
+        return super().loss(model, w, batch, ctx) + self.lam * tree.dot(slope, tree.sub(w, ctx.w_g))
 
     @property
     def measure_samples(self) -> int:

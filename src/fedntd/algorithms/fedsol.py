@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import distillation, inner
+from fedntd.algorithms.losses import distillation
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights
@@ -38,7 +38,7 @@ class FedSOL(FedAvg):
         """
         z_g = model.frozen(ctx.w_g, batch).logits
         g_p = grad(lambda w: batch.mean(distillation(model(w, batch).logits, z_g, self.tau)))(w)
-        step = self.rho / (inner(g_p, g_p).sqrt() + 1e-12)
+        step = self.rho / (tree.sqnorm(g_p).sqrt() + 1e-12)
 
         def perturb(leaf: Tensor, start: Tensor, g: Tensor) -> Tensor:
             return leaf + step * g * (F.normalize((leaf - start).abs(), dim=0) if self.adaptive else 1)
