@@ -22,8 +22,8 @@ class FedASAM(FedAvg):
     eta: float = 0.01  # added to the size of each weight, so that small ones are moved as well
 
     def __post_init__(self) -> None:
-        require(self.rho >= 0, f"algorithm.rho must be at least 0, not {self.rho}; 0 is FedAvg")
-        require(self.eta >= 0, f"algorithm.eta must be at least 0, not {self.eta}")
+        require(self.rho >= 0, f"must be at least 0, not {self.rho}; 0 is FedAvg", "algorithm.rho")
+        require(self.eta >= 0, f"must be at least 0, not {self.eta}", "algorithm.eta")
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """grad F(w + rho T^2 g / |T g|), with g = grad F(w) and T = |w| + eta for weights, 1 for biases; and F(w)."""

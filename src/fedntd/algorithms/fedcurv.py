@@ -26,8 +26,8 @@ class FedCurv(FedAvg):
     per_sample: bool = True  # the true diagonal; false: squared gradients of minibatches, as the released code
 
     def __post_init__(self) -> None:
-        require(self.lam >= 0, f"algorithm.lam must be at least 0, not {self.lam}; 0 is FedAvg, the paper uses 1.0")
-        require(self.s >= 1, f"algorithm.s must be at least 1, not {self.s}; the paper uses 500")
+        require(self.lam >= 0, f"must be at least 0, not {self.lam}; 0 is FedAvg, the paper uses 1.0", "algorithm.lam")
+        require(self.s >= 1, f"must be at least 1, not {self.s}; the paper uses 500", "algorithm.s")
 
     def init_server(self, w: Weights) -> dict:
         return {"U": tree.zeros_like(w), "V": tree.zeros_like(w)}

@@ -21,7 +21,7 @@ class FedDyn(FedAvg):
     uniform: bool = False  # h is the plain mean of all g_k, as in the released code; false: by the clients' weights
 
     def __post_init__(self) -> None:
-        require(self.alpha > 0, f"algorithm.alpha must be above 0, not {self.alpha}; 0.1 and 0.01 are usual")
+        require(self.alpha > 0, f"must be above 0, not {self.alpha}; 0.1 and 0.01 are usual", "algorithm.alpha")
 
     def init_server(self, w: Weights) -> dict:
         return {"h": tree.zeros_like(w)}

@@ -21,7 +21,7 @@ class FedExP(FedAvg):
     epsilon: float = 1e-3  # keeps the step finite where updates nearly cancel
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, f"algorithm.epsilon must be above 0, not {self.epsilon}; the paper uses 0.001")
+        require(self.epsilon > 0, f"must be above 0, not {self.epsilon}; the paper uses 0.001", "algorithm.epsilon")
 
     def init_server(self, w: Weights) -> dict:
         return {"ahead": tree.zeros_like(w)}

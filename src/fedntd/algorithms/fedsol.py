@@ -28,8 +28,8 @@ class FedSOL(FedAvg):
     adaptive: bool = True  # perturb each weight by how far it already is from the global one; false: all alike
 
     def __post_init__(self) -> None:
-        require(self.rho >= 0, f"algorithm.rho must be at least 0, not {self.rho}; 0 is FedAvg")
-        require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the authors use 3")
+        require(self.rho >= 0, f"must be at least 0, not {self.rho}; 0 is FedAvg", "algorithm.rho")
+        require(self.tau > 0, f"must be above 0, not {self.tau}; the authors use 3", "algorithm.tau")
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """grad F and F at w + rho Lambda * g_p / |g_p|, with g_p the gradient of L_KD(q, q_g).

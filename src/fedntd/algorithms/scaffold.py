@@ -22,7 +22,7 @@ class Scaffold(FedAvg):
     eta_g: float = 1.0  # the server's step size
 
     def __post_init__(self) -> None:
-        require(self.eta_g > 0, f"algorithm.eta_g must be above 0, not {self.eta_g}; 1 is plain averaging")
+        require(self.eta_g > 0, f"must be above 0, not {self.eta_g}; 1 is plain averaging", "algorithm.eta_g")
 
     @property
     def heavy_ball(self) -> bool:

@@ -23,7 +23,7 @@ from fedntd.config import presets
 from fedntd.config.grids import expand
 from fedntd.config.schema import Config
 from fedntd.config.toml import from_table, identity, read, toml_value, with_settings
-from fedntd.errors import FedntdError, did_you_mean, require
+from fedntd.errors import FedntdError, require, require_known
 from fedntd.report.wording import show, thing
 from fedntd.simulation.together import shape
 
@@ -62,7 +62,7 @@ def read_sweep(
     """
     table = read(file)
     for key in table:
-        require(key in KEYS, f"unknown key '{key}' in {file}; {did_you_mean(key, KEYS)}")
+        require_known(key, KEYS, f"unknown key '{key}' in {file}")
     base = with_changes(find_base(table.get("base", {}), file.parent, trust), flatten(section(table, "settings")))
     base = with_settings(base, settings)
     check_base(base, prepare)  # a mistake in the base is not one of each run
@@ -98,9 +98,9 @@ def check_base(base: Mapping[str, Any], prepare: Callable[[Config], Config]) -> 
     try:
         prepare(from_table(base))
     except FedntdError as error:
-        listed = [key for key, value in flatten(base).items() if isinstance(value, list)]
-        meant = any(str(error).startswith(f"{key} ") for key in listed)
-        raise FedntdError(f"{error}; a list of values to try goes into [grid]" if meant else str(error)) from error
+        if not isinstance(flatten(base).get(error.key), list):
+            raise
+        raise FedntdError(f"{error}; a list of values to try goes into [grid]") from error
 
 
 def section(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -187,7 +187,9 @@ def planned(base: Mapping[str, Any], points: Sequence[Changes], prepare: Callabl
         try:
             config = prepare(from_table(with_changes(base, changes)))
         except FedntdError as error:
-            raise FedntdError(f"run '{name}': {error}" if len(points) > 1 else str(error)) from error
+            if len(points) == 1:
+                raise
+            raise FedntdError(f"run '{name}': {error}") from error
         key = identity(config)
         if key not in runs:
             runs[key] = Planned(free_name(name, key, taken), config)
