@@ -28,7 +28,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Auxiliary:
+class AuxiliarySettings:
     """Samples that belong to no client, without labels: for methods whose server learns from them."""
 
     name: str = ""  # as data.name; the last samples of that dataset's training part are used
@@ -45,7 +45,7 @@ class Auxiliary:
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationSettings:
     clients: int = 100  # K, how many clients share the training data
     ratio: float = 0.1  # share of the clients that train in a round
     rounds: int = 200
@@ -113,13 +113,13 @@ class Config:
     checkpoint_seconds: float = 10.0  # save the state when this long has passed since the last time; 0: every round
     partition_seed: int | None = None  # deal the data by this seed instead of `seed`: one partition for all seeds
     data: Data = Data()
-    auxiliary: Auxiliary = Auxiliary()
+    auxiliary: AuxiliarySettings = AuxiliarySettings()
     partition: Choice = Choice("sharding")
     model: Choice = Choice("cnn")
     algorithm: Choice = Choice("fedntd")
     server: Choice = Choice("none")  # what the server makes of the step that the algorithm arrives at
     robust: Choice = Choice("none")  # what is done to updates among which some may be wrong
-    federation: Federation = Federation()
+    federation: FederationSettings = FederationSettings()
     optimiser: Optimiser = Optimiser()
     measure: Measure = Measure()
 

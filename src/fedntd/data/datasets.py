@@ -29,7 +29,7 @@ CIFAR100_CLASSES = tuple(
 CROP_FLIP_CUTOUT = Augment(pad=4, flip=True, cutout=16)
 
 
-class Summary(NamedTuple):
+class DatasetSummary(NamedTuple):
     """What a dataset is known to hold, without reading it."""
 
     train: int
@@ -39,12 +39,12 @@ class Summary(NamedTuple):
 
 
 SUMMARIES = {
-    "fashion-mini": Summary(6_000, 2_000, 10, (1, 28, 28)),
-    "mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "fashion-mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "cifar10": Summary(50_000, 10_000, 10, (3, 32, 32)),
-    "cifar100": Summary(50_000, 10_000, 100, (3, 32, 32)),
-    "cinic10": Summary(90_000, 90_000, 10, (3, 32, 32)),
+    "fashion-mini": DatasetSummary(6_000, 2_000, 10, (1, 28, 28)),
+    "mnist": DatasetSummary(60_000, 10_000, 10, (1, 28, 28)),
+    "fashion-mnist": DatasetSummary(60_000, 10_000, 10, (1, 28, 28)),
+    "cifar10": DatasetSummary(50_000, 10_000, 10, (3, 32, 32)),
+    "cifar100": DatasetSummary(50_000, 10_000, 100, (3, 32, 32)),
+    "cinic10": DatasetSummary(90_000, 90_000, 10, (3, 32, 32)),
 }
 
 

@@ -34,7 +34,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # the finest first
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """One run. `history` has a list with one value a round for each of `KEPT`; those of local models may be absent, or
     None in rounds that did not measure them."""
 
@@ -67,7 +67,7 @@ class Result:
 class Recorded(Run):
     """A run of which its ledger file is left."""
 
-    result: Result
+    result: RunResult
 
     @cached_property
     def columns(self) -> dict[str, list[float]]:
@@ -79,9 +79,9 @@ class Recorded(Run):
         return [{**self.result.environment, "started": self.result.environment["date"]}]
 
 
-def result_of(run: Run) -> Result:
+def result_of(run: Run) -> RunResult:
     history = {name: [getattr(record, name) for record in run.records] for name in KEPT}
-    return Result(
+    return RunResult(
         config=replace(run.config, precision=run.environment.get("precision", run.config.precision)),
         status=run.status,
         reason=run.reason,
@@ -107,7 +107,7 @@ def file_name(config: Config) -> str:
     return "-".join([*(thing(word) for word in words if word), identity(config)])
 
 
-def to_text(result: Result) -> str:
+def to_text(result: RunResult) -> str:
     """Numbers with four digits after the point; one line for each measure, so that a change shows as few lines."""
     entry = {
         "config": to_table(replace(result.config, data=replace(result.config.data, path=""))),  # a path elsewhere
@@ -136,13 +136,13 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def read_result(file: Path) -> Result:
+def read_result(file: Path) -> RunResult:
     entry = read_json(file)
     try:
         config = from_table(entry["config"])
         if entry["status"] == "finished":  # else the run would be missing from a mean, and nobody would know
             _ = entry["history"]["accuracy"], [entry["environment"][key] for key in ("device", "torch", "date")]
-        return Result(
+        return RunResult(
             config=config,
             status=entry["status"],
             reason=entry["reason"],
@@ -188,19 +188,19 @@ def record(runs: Iterable[Path], folder: Path) -> list[Path]:
 class Store:
     """The runs that there are, in run folders and in ledgers, to be found by what they compute."""
 
-    def __init__(self, results: Iterable[Result]) -> None:
-        self.by_kind: dict[str, list[Result]] = {}
+    def __init__(self, results: Iterable[RunResult]) -> None:
+        self.by_kind: dict[str, list[RunResult]] = {}
         for result in results:
             self.by_kind.setdefault(kind(result.config), []).append(result)
 
-    def find(self, config: Config) -> Result | None:
+    def find(self, config: Config) -> RunResult | None:
         """A run that stands for `config`: rather one with its folder, then the one with the finest precision, then the
         one with most measured, which stands in all tables: on a GPU, two runs of one setting differ by some tenths."""
         fit = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config)]
         return min(fit, key=preference, default=None)
 
 
-def preference(result: Result) -> tuple:
+def preference(result: RunResult) -> tuple:
     every = result.config.measure.local_every
     return result.folder is None, PRECISIONS.index(result.config.precision), every or math.inf
 
@@ -238,7 +238,7 @@ def read_store(out: Path, ledger: Path | None) -> Store:
     return Store(results + (read_results(ledger) if ledger else []))
 
 
-def read_results(ledger: Path) -> list[Result]:
+def read_results(ledger: Path) -> list[RunResult]:
     return [run.result for run in read_recorded(ledger)]
 
 
