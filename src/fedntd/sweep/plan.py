@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedntd.config import presets
 from fedntd.config.grids import expand
@@ -28,6 +28,7 @@ from fedntd.report.wording import show, thing
 from fedntd.simulation.together import shape
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
+Thing = TypeVar("Thing")
 Changes = dict[str, Any]  # "section.key" -> value
 
 
@@ -297,13 +298,18 @@ def rounds_done(folder: Path) -> int:
 
 def groups(planned_jobs: Sequence[Job], most: int, parts: int = 1) -> list[list[Job]]:
     """Runs of one shape together, at most so many, and in no fewer groups than there are workers if it can be."""
-    by_shape: dict[Any, list[Job]] = {}
-    for job in planned_jobs:
-        by_shape.setdefault(shape(job.config), []).append(job)
     most = max(1, min(most, -(-len(planned_jobs) // parts)))
     return [
         [*same[start : start + size]]
-        for same in by_shape.values()
+        for same in by_shape(planned_jobs, lambda job: job.config)
         for size in [-(-len(same) // -(-len(same) // most))]  # pieces as even as can be
         for start in range(0, len(same), size)
     ]
+
+
+def by_shape(things: Iterable[Thing], config_of: Callable[[Thing], Config]) -> list[list[Thing]]:
+    """Those that can be trained in one step, in the order in which they come."""
+    alike: dict[str, list[Thing]] = {}
+    for one in things:
+        alike.setdefault(shape(config_of(one)), []).append(one)
+    return list(alike.values())
