@@ -83,7 +83,7 @@ def preset(name: str) -> dict[str, Any]:
     return {"data": {"name": dataset}, "partition": partition, **{s: dict(t) for s, t in base.items()}}
 
 
-def configure(source: str | Path | Mapping[str, Any] = {}, settings: Iterable[str] = (), trust: bool = False) -> Config:
+def configure(source: str | Path | Mapping[str, Any], settings: Iterable[str] = (), trust: bool = False) -> Config:
     """The config that a preset, a file or a table stands for, with some settings changed.
 
     The config of a run folder may name code from anywhere only if you `trust` it.

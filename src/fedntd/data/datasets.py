@@ -10,7 +10,7 @@ from fedntd.data import readers
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, Part, first_samples, from_tensors
 from fedntd.data.download import CINIC_CLASSES, folder_of, present
-from fedntd.errors import FedntdError, reason, require
+from fedntd.errors import KEY, FedntdError, reason, require
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -29,7 +29,7 @@ CIFAR100_CLASSES = tuple(
 CROP_FLIP_CUTOUT = Augment(pad=4, flip=True, cutout=16)
 
 
-class Summary(NamedTuple):
+class DatasetSummary(NamedTuple):
     """What a dataset is known to hold, without reading it."""
 
     train: int
@@ -39,12 +39,12 @@ class Summary(NamedTuple):
 
 
 SUMMARIES = {
-    "fashion-mini": Summary(6_000, 2_000, 10, (1, 28, 28)),
-    "mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "fashion-mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "cifar10": Summary(50_000, 10_000, 10, (3, 32, 32)),
-    "cifar100": Summary(50_000, 10_000, 100, (3, 32, 32)),
-    "cinic10": Summary(90_000, 90_000, 10, (3, 32, 32)),
+    "fashion-mini": DatasetSummary(6_000, 2_000, 10, (1, 28, 28)),
+    "mnist": DatasetSummary(60_000, 10_000, 10, (1, 28, 28)),
+    "fashion-mnist": DatasetSummary(60_000, 10_000, 10, (1, 28, 28)),
+    "cifar10": DatasetSummary(50_000, 10_000, 10, (3, 32, 32)),
+    "cifar100": DatasetSummary(50_000, 10_000, 100, (3, 32, 32)),
+    "cinic10": DatasetSummary(90_000, 90_000, 10, (3, 32, 32)),
 }
 
 
@@ -54,10 +54,13 @@ def find(name: str, path: str) -> tuple[Path, list[str]]:
     for folder, files in present(name, root):
         return folder, list(files)
     if path:
-        raise FedntdError(f"data.path = '{path}' has no files of '{name}'; it must name the folder they are in")
+        raise FedntdError(
+            f"= '{path}' has no files of '{name}'; it must name the folder they are in", "data.path", path
+        )
     raise FedntdError(
         f"dataset '{name}' is not in {root}; run: fedntd data get {name}, "
-        f"or set data.path to the folder of its files, or FEDNTD_DATA to a folder that has {name}/"
+        f"or set {KEY} to the folder of its files, or FEDNTD_DATA to a folder that has {name}/",
+        "data.path",
     )
 
 
@@ -106,13 +109,15 @@ def cinic10(path: str) -> Dataset:
 
 
 def folder(path: str) -> Dataset:
-    require(path != "", "dataset 'folder' needs data.path: a folder with images in train/<class>/ and test/<class>/")
+    needs = f"dataset 'folder' needs {KEY}: a folder with images in train/<class>/ and test/<class>/"
+    require(path != "", needs, "data.path")
     train, test, classes = readers.image_folder(Path(path).expanduser())
     return from_tensors("folder", train, test, classes)
 
 
 def npz(path: str) -> Dataset:
-    require(path != "", "dataset 'npz' needs data.path: an .npz file with x_train, y_train, x_test, y_test")
+    needs = f"dataset 'npz' needs {KEY}: an .npz file with x_train, y_train, x_test, y_test"
+    require(path != "", needs, "data.path")
     return from_tensors("npz", *readers.npz(Path(path).expanduser()))
 
 
@@ -133,7 +138,7 @@ def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) 
     name = getattr(loader, "__name__", str(loader))
     parameters = list(inspect.signature(loader).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    require(bool(positional or not path), f"data.path = '{path}' is of no use: the loader '{name}' takes no path")
+    require(bool(positional or not path), f"= '{path}' is of no use: the loader '{name}' takes no path", "data.path")
     # A loader's own default is worth more than an empty path.
     wants_path = bool(positional) and (path != "" or positional[0].default is inspect.Parameter.empty)
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedntd.data.readers import GZIP, either
-from fedntd.errors import FedntdError, did_you_mean, require
+from fedntd.errors import FedntdError, require, require_known
 
 
 class Source(NamedTuple):
@@ -157,7 +157,7 @@ def present(name: str, root: Path) -> list[tuple[Path, dict[str, str]]]:
 
 def check(name: str, root: Path | None = None) -> dict[str, str]:
     """Each file's state: "ok", "missing" or "damaged"."""
-    require(name in FILES, f"dataset '{name}' has no checksums; {did_you_mean(name, FILES)}")
+    require_known(name, FILES, f"dataset '{name}' has no checksums")
     root = root or folder_of(name)
     subfolder, files = next(iter(FILES[name].items()))
     return {
@@ -189,7 +189,7 @@ def state(path: Path, checksum: str) -> str:
 
 def fetch(name: str, say: Callable[[str], None] = print) -> Path:
     """Put the dataset's files into the data folder, unless they are there and whole."""
-    require(name in SOURCES, f"'{name}' is not a dataset that can be fetched; {did_you_mean(name, SOURCES)}")
+    require_known(name, SOURCES, f"'{name}' is not a dataset that can be fetched")
     folder = data_folder() / name
     states = check(name)
     if set(states.values()) == {"ok"}:

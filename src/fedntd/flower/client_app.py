@@ -43,6 +43,7 @@ from fedntd.flower.messages import (
 from fedntd.flower.site import Samples, Site, site_number
 from fedntd.models.functional import Model
 from fedntd.rng import torch_seed
+from fedntd.support.files import atomic
 from fedntd.tree import Weights
 
 
@@ -178,9 +179,8 @@ class StateFolder:
         """What is of later rounds stays: training that outlived its node may end after that of the node's successor."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            aside = self.file(round).with_suffix(".part")
-            save_file({name: leaf.cpu().contiguous() for name, leaf in tree.flatten(own).items()}, aside)
-            os.replace(aside, self.file(round))
+            with atomic(self.file(round)) as aside:
+                save_file({name: leaf.cpu().contiguous() for name, leaf in tree.flatten(own).items()}, aside)
             for earlier in range(1, round):
                 if earlier != keep:
                     self.file(earlier).unlink(missing_ok=True)
