@@ -22,7 +22,7 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.analysis.rounds import next_round, reopen
 from fedntd.config.registry import Choice
-from fedntd.config.schema import Auxiliary as Unlabelled
+from fedntd.config.schema import AuxiliarySettings
 from fedntd.engine.server_data import ServerData
 from fedntd.support.environment import environment
 from fedntd.tree import Weights
@@ -55,7 +55,8 @@ def main() -> None:
     for samples, rate in product(arguments.samples, arguments.rates):
         method = Choice("feddf", {"steps": arguments.steps, "lr": rate})
         # the same round: FedDF's clients train as FedAvg's do
-        w = next_round(reopen(arguments.run, algorithm=method, auxiliary=Unlabelled("cifar100", samples=samples))).w
+        auxiliary = AuxiliarySettings("cifar100", samples=samples)
+        w = next_round(reopen(arguments.run, algorithm=method, auxiliary=auxiliary)).w
         show(f"FedDF's server, from {samples} images at {rate:g}", answers(w), w)
 
 

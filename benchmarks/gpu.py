@@ -34,7 +34,7 @@ from fedntd import Dataset, Federation
 from fedntd.config.presets import preset
 from fedntd.config.toml import from_table
 from fedntd.runs.record import Record
-from fedntd.simulation.rounds import play_together
+from fedntd.simulation.federation import play_together
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "s=2, bf16": {"precision": "bf16"},
@@ -59,7 +59,7 @@ def set_up(dataset: Dataset, engine: str, settings: dict[str, Any]) -> list[Fede
     for seed in seeds:
         table = base | {"measure": {"local_every": 0}} | settings | {"engine": engine, "seed": seed}
         runs.append(
-            Federation(from_table(table), dataset, beside=runs[0] if runs else None, several_runs=len(seeds) > 1)
+            Federation(from_table(table), dataset, share_with=runs[0] if runs else None, several_runs=len(seeds) > 1)
         )
     return runs
 

@@ -19,7 +19,7 @@ from cpu_round import cifar10_or_noise
 from fedntd import Federation
 from fedntd.config.toml import from_table
 from fedntd.data.dataset import Part
-from fedntd.engine.compiler import AHEAD, Foresight, Step
+from fedntd.engine.compiler import AHEAD, Prefetch, Step
 from fedntd.engine.vectorised import Vectorised
 
 REPEATS = 1000  # steps that are timed; as many before them wake the chip up from its idle clock
@@ -42,10 +42,10 @@ def federation_of(clients: int, arguments: argparse.Namespace) -> Federation:
     return Federation(from_table(settings), replace(dataset, train=part))
 
 
-def take_steps(step: Step, foresight: Foresight, plan: torch.Tensor, number: int) -> None:
+def take_steps(step: Step, prefetch: Prefetch, plan: torch.Tensor, number: int) -> None:
     for i in range(number):
         if i % AHEAD == 0:
-            foresight.look_ahead(plan)
+            prefetch.look_ahead(plan)
         step.take()
 
 
@@ -76,20 +76,20 @@ def main() -> None:
         federation.play_round()
         engine = federation.engine
         assert isinstance(engine, Vectorised)
-        (step,), (foresight,) = engine.steps.values(), engine.foresights.values()
-        plan = engine.prepare(federation.tasks(1)).chunks[0].plan[: AHEAD * clients]
+        (step,), (prefetch,) = engine.steps.values(), engine.prefetches.values()
+        plan = engine.prepare([federation.task(1, k) for k in federation.cohort(1)]).chunks[0].plan[: AHEAD * clients]
         step.begin()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        take_steps(step, foresight, plan, REPEATS)
+        take_steps(step, prefetch, plan, REPEATS)
         start.record()
-        take_steps(step, foresight, plan, REPEATS)
+        take_steps(step, prefetch, plan, REPEATS)
         end.record()
         torch.cuda.synchronize()
         milliseconds = start.elapsed_time(end) / REPEATS
         print(f"{clients:4} clients  {milliseconds:7.3f} ms a step  {1000 * milliseconds / clients:7.1f} µs a client")
         if arguments.kernels:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                take_steps(step, foresight, plan, SHOWN)
+                take_steps(step, prefetch, plan, SHOWN)
                 torch.cuda.synchronize()
             kernels = sorted(profile.key_averages(), key=lambda k: -k.device_time_total)
             for kernel in kernels[:40]:
@@ -97,7 +97,7 @@ def main() -> None:
                 print(f"    {share:7.1f} µs  {kernel.count / SHOWN:5.1f} x  {kernel.key[:110]}")
         if arguments.timeline:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-                take_steps(step, foresight, plan, 2)
+                take_steps(step, prefetch, plan, 2)
                 torch.cuda.synchronize()
             show_timeline(profile)
 

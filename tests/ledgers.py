@@ -9,12 +9,13 @@ import numpy as np
 
 from fedntd.config.schema import Config
 from fedntd.paper.item import Cell, Item, Results, Setting
-from fedntd.runs.ledger import Result, file_name, put, to_text
+from fedntd.runs.ledger import RunResult, file_name, to_text
+from fedntd.support.files import put
 
 
 def made_up(
     config: Config, percent: float, forgetting: float = 0.3, status: str = "finished", **history: Any
-) -> Result:
+) -> RunResult:
     """Ends at `percent` by every rule but the best; other measures are constant, or as given."""
     if config.precision == "auto":  # a run knows its own
         config = replace(config, precision="fp32")
@@ -35,7 +36,7 @@ def made_up(
         measures |= {f"{side}_local{std}": rise for side in ("in", "out") for std in ("", "_std")}
         measures |= {"local_train_accuracy": rise, "local_train_accuracy_std": rise}
     measures |= {name: np.full(rounds, value) for name, value in history.items()}
-    return Result(
+    return RunResult(
         config=config,
         status=status,
         reason="the global weights are not finite after round 7" if status == "failed" else "",
@@ -55,7 +56,7 @@ def fill(
 ) -> Results:
     """Results of an item whose cells have the accuracy that `figures` gives (None: open)."""
     setting = setting or Setting(seeds=seeds)
-    found: dict[Cell, list[Result]] = {}
+    found: dict[Cell, list[RunResult]] = {}
     for cell in item.runs:
         accuracy = figures(*cell)
         if accuracy is not None:
@@ -63,6 +64,6 @@ def fill(
     return Results(item, setting, found, measured or {})
 
 
-def write_ledger(folder: Path, results: list[Result]) -> None:
+def write_ledger(folder: Path, results: list[RunResult]) -> None:
     for result in results:
         put(folder / f"{file_name(result.config)}.json", to_text(result))

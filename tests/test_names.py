@@ -47,14 +47,20 @@ def test_old_modules(old: str, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("package", "module", "name"),
-    [("config", "schema", "Config"), ("runs", "reader", "read_run"), ("kernels", "convolution", "conv_pool_relu")],
+    ("package", "name", "new"),
+    [
+        ("config", "Config", "schema.Config"),
+        ("config", "Federation", "schema.FederationSettings"),
+        ("runs", "read_run", "reader.read_run"),
+        ("kernels", "conv_pool_relu", "convolution.conv_pool_relu"),
+    ],
 )
-def test_old_modules_that_are_packages_now(package: str, module: str, name: str):
+def test_old_modules_that_are_packages_now(package: str, name: str, new: str):
+    module, _, now = new.partition(".")
     found = importlib.import_module(f"fedntd.{package}")
-    with pytest.warns(DeprecationWarning, match=f"fedntd.{package}.{name} has moved to fedntd.{package}.{module}"):
+    with pytest.warns(DeprecationWarning, match=f"fedntd.{package}.{name} has moved to fedntd.{package}.{new};"):
         old = getattr(found, name)
-    assert old is getattr(importlib.import_module(f"fedntd.{package}.{module}"), name)
+    assert old is getattr(importlib.import_module(f"fedntd.{package}.{module}"), now)
     assert not hasattr(found, "nothing")
 
 

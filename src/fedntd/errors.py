@@ -3,25 +3,61 @@
 import difflib
 import sysconfig
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 # where no line of the user's own is: this package, installed ones, Python's own
 OTHERS = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
+KEY = "\0key"  # stands for an error's key in its sentence
 
 
 class FedntdError(Exception):
-    """Bad input. The command line prints the sentence and ends with exit code 2."""
+    """Bad input. The command line prints the sentence and ends with exit code 2.
+
+    Of a setting, the error has the `key`, and where they are at hand its `value` and `suggestions` for another one. The
+    key is told where the sentence has KEY, or else before it.
+
+    >>> print(FedntdError("must be at least 0, not -1", "seed"))
+    seed must be at least 0, not -1
+    """
+
+    def __init__(self, sentence: str = "", key: str = "", value: Any = None, suggestions: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.key, self.value, self.suggestions = key, value, suggestions
+
+    def __str__(self) -> str:
+        sentence = super().__str__()
+        if self.key and KEY not in sentence:
+            return f"{self.key} {sentence}"
+        return sentence.replace(KEY, self.key)
+
+    def in_section(self, section: str) -> Self:
+        """For what can stand in several sections of a config, and tells of its settings as if it stood in one."""
+        if self.key:
+            self.key = f"{section}.{self.key.rpartition('.')[2]}"
+        return self
 
 
 class Diverged(FedntdError):
     """The weights of a run are no longer finite."""
 
 
-def require(condition: bool, sentence: str) -> None:
+def require(condition: bool, sentence: str, key: str = "") -> None:
+    """`key` is the setting that the sentence is about, and its beginning."""
     if not condition:
-        raise FedntdError(sentence)
+        raise FedntdError(sentence, key)
+
+
+def require_known(word: str, valid: Iterable[str], sentence: str, key: str = "") -> None:
+    """The sentence is told together with what may be meant."""
+    if word not in (valid := list(valid)):  # the nearest is looked for only then, since that takes its time
+        raise FedntdError(f"{sentence}; {did_you_mean(word, valid)}", key, word, nearest(word, valid))
+
+
+def require_one_of(key: str, value: str, valid: Collection[str]) -> None:
+    require_known(value, valid, f"= '{value}' is not known", key)
 
 
 def reason(error: Exception) -> str:
@@ -46,6 +82,7 @@ def told(error: Exception) -> str:
     if isinstance(error, FedntdError):
         return str(error)
     if line_of_theirs(error):
+        # torch's own sentence: its error has no class by which it could be known
         instead = "; engine = 'sequential' can run it" if "vmap" in str(error) else ""
         return f"code of your own failed: {reason(error)}{instead}"
     if isinstance(error, OSError):  # the system's doing: a disk is full, a file may not be read
@@ -67,12 +104,10 @@ def did_you_mean(word: str, valid: Iterable[str]) -> str:
     'valid: fedavg, fedsam'
     """
     valid = list(valid)
-    nearest = [one for one in valid if one.endswith(f".{word}") or one == f"{word}.name" or one.lower() == word.lower()]
-    nearest = nearest or difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
-    listing = ", ".join(valid)
-    return f"did you mean '{nearest[0]}'? (valid: {listing})" if nearest else f"valid: {listing}"
+    listing, meant = ", ".join(valid), nearest(word, valid)
+    return f"did you mean '{meant[0]}'? (valid: {listing})" if meant else f"valid: {listing}"
 
 
-def require_one_of(key: str, value: str, valid: Collection[str]) -> None:
-    if value not in valid:  # the nearest is looked for only then, since that takes its time
-        raise FedntdError(f"{key} = '{value}' is not known; {did_you_mean(value, valid)}")
+def nearest(word: str, valid: Sequence[str]) -> list[str]:
+    same = [one for one in valid if one.endswith(f".{word}") or one == f"{word}.name" or one.lower() == word.lower()]
+    return same or difflib.get_close_matches(word, valid, n=1, cutoff=0.5)

@@ -46,6 +46,7 @@ def zeros_like(tree: Tree) -> dict:
 
 
 def dot(a: Tree, b: Tree) -> Tensor:
+    """<a, b>, leaf by leaf in the order of their names."""
     return torch.stack([(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()
 
 

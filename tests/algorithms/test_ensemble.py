@@ -255,9 +255,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[None]:
             function()
         return SimpleNamespace(replay=function)
 
-    monkeypatch.setattr("fedntd.algorithms.ensemble.pool_on", lambda device: "a pool")
+    monkeypatch.setattr("fedntd.engine.server_data.pool_on", lambda device: "a pool")
     monkeypatch.setattr("fedntd.engine.cuda_graphs.graph_of", graph_of)
-    monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", lambda module: module)
+    monkeypatch.setattr("fedntd.engine.server_data.compiled", lambda module: module)
     return captures
 
 
@@ -281,7 +281,7 @@ def test_compiled_steps_are_the_same_steps(monkeypatch: pytest.MonkeyPatch, requ
     algorithm = FedDF(steps=7, lr=0.1, batch_size=8)
     plain = [merged(algorithm, server={"round": torch.tensor(round)}) for round in (0, 1)]
     captures = request.getfixturevalue("as_on_a_gpu")
-    monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", tracing.compiled)
+    monkeypatch.setattr("fedntd.engine.server_data.compiled", tracing.compiled)
     kept = two_rounds(algorithm.with_values({"auxiliary": auxiliary()}))
     for ours, theirs in zip(kept, plain, strict=True):
         for name in W_G:
@@ -303,7 +303,7 @@ def test_what_a_graph_was_captured_from_is_kept(monkeypatch: pytest.MonkeyPatch,
     def graph_of(function: Callable[[], None], pool: object) -> SimpleNamespace:
         return SimpleNamespace(replay=lambda: None)
 
-    monkeypatch.setattr("fedntd.algorithms.ensemble.compiled", compiled)
+    monkeypatch.setattr("fedntd.engine.server_data.compiled", compiled)
     monkeypatch.setattr("fedntd.engine.cuda_graphs.graph_of", graph_of)
     algorithm = FedDF(steps=7, lr=0.1, batch_size=8).with_values({"auxiliary": auxiliary()})
     two_rounds(algorithm)
@@ -342,7 +342,7 @@ def test_a_gpu_learns_what_a_cpu_does(algorithm: FedAvg):
     """The paper's network in float32, in two rounds: less than a hundredth of what the server learns is another."""
     set_float32_precision("fp32")
     on_cpu, on_gpu = (rounds_on(torch.device(device), "fp32", algorithm) for device in ("cpu", "cuda"))
-    assert apart(on_cpu, on_gpu) < 0.01
+    assert clone_aliased(on_cpu, on_gpu) < 0.01
 
 
 def rounds_on(device: torch.device, precision: str, algorithm: FedAvg) -> list[Tensor]:
@@ -363,7 +363,7 @@ def rounds_on(device: torch.device, precision: str, algorithm: FedAvg) -> list[T
     return learned
 
 
-def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def clone_aliased(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference of a round, as a part of what was learned."""
     return max(((a - b).norm() / a.norm()).item() for a, b in zip(ours, theirs, strict=True))
 

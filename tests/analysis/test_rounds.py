@@ -128,7 +128,7 @@ class TestReopen:
     def test_what_a_method_keeps_in_a_type_of_its_own_keeps_it(self, config):
         federation = Federation(config)
         sums = {"sum": torch.zeros(3, dtype=torch.float64), "rounds": torch.ones((), dtype=torch.int64)}
-        federation.take_up(replace(federation.state, server=sums), [])
+        federation.restore(replace(federation.state, server=sums), [])
         assert [leaf.dtype for leaf in tree.leaves(federation.state.server)] == [torch.int64, torch.float64]
 
     def test_start_from(self, config):

@@ -377,10 +377,10 @@ def test_cinic_damaged_cache_is_replaced(cinic_folder):
 
 
 def test_cinic_in_a_folder_that_cannot_be_written(cinic_folder, monkeypatch):
-    def refuse(**_):
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(readers.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr("os.replace", refuse)
     assert len(readers.cinic(cinic_folder, CLASSES)[0].y) == 20
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedntd import Config, Dataset, Federation, federate, tree
-from fedntd.engine.devices import choose_device, sent
+from fedntd.engine.devices import choose_device, to_device
 from fedntd.runs.record import RunFolder
 from fedntd.simulation.together import Member, start
 
@@ -34,7 +34,7 @@ def test_the_second_gpu_becomes_the_current_one(current: list, monkeypatch: pyte
 
 
 def test_numbers_are_sent_to_a_device_of_any_kind():
-    assert sent(np.ones(2), torch.device("meta"), torch.float32).device.type == "meta"
+    assert to_device(np.ones(2), torch.device("meta"), torch.float32).device.type == "meta"
 
 
 def test_runs_on_two_gpus_can_take_turns(
@@ -44,7 +44,7 @@ def test_runs_on_two_gpus_can_take_turns(
     monkeypatch: pytest.MonkeyPatch,
 ):
     run, current = Federation(make_config(), blobs, tiny_net()), []
-    monkeypatch.setattr("fedntd.simulation.rounds.make_current", current.append)
+    monkeypatch.setattr("fedntd.simulation.federation.make_current", current.append)
     list(run)
     assert current == [run.device] * run.rounds
 

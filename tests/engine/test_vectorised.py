@@ -24,7 +24,7 @@ from fedntd.engine.cuda_graphs import Captured
 from fedntd.engine.sequential import Sequential
 from fedntd.engine.vectorised import Vectorised
 from fedntd.runs.record import Record
-from fedntd.simulation import rounds
+from fedntd.simulation import federation as rounds
 from fedntd.simulation.together import federate, federate_together
 from fedntd.tree import Weights
 
@@ -193,11 +193,11 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
     for function in (tracing.traced, tracing.traced_for_any_number, forking.forked):
         monkeypatch.setattr(steps, function.__name__, counted(function))
-    foreseen: list[int] = []
+    prefetched: list[int] = []
 
     def split(*given: Any) -> tracing.Split:
         result = tracing.split(*given)
-        foreseen.append(len(result.ahead_shapes))
+        prefetched.append(len(result.ahead_shapes))
         return result
 
     monkeypatch.setattr(steps, "split", split)
@@ -213,8 +213,10 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
     forks = 0 if name == "moon" else 3  # the gradient of its cosines is computed in place
     assert calls == {"traced": 5, "traced_for_any_number": 1, "forked": forks}  # two are tests: of one model, of all
-    assert len(foreseen) == 3
-    assert len(set(foreseen)) == 1  # what is foreseen for one client is so for several
+    assert ("cannot be forked" in " ".join(run.engine.notes)) == (name == "moon")
+    assert ("only samples are prepared" in " ".join(run.engine.notes)) == (prefetched[0] == 0)
+    assert len(prefetched) == 3
+    assert len(set(prefetched)) == 1  # what is prefetched for one client is so for several
     assert_equal_weights(run, loop)
     for mine, other in zip(records, of_loop, strict=True):
         assert_equal_records(other, mine)

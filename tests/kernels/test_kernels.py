@@ -128,7 +128,7 @@ def test_triton_kernels_in_the_interpreter():
     """
     program = (
         "import torch\n"
-        "from fedntd import kernels, tiles\n"
+        "from fedntd.kernels import convolution as kernels, tiles\n"
         "from test_kernels import SHAPES, gradients_of_several_losses, relative_errors\n"
         "assert kernels.INTERPRETED and kernels.is_fast(torch.zeros(1))\n"
         "def check(shape, shared):\n"

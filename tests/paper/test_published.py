@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedntd.paper import effects
+from fedntd.paper.items import effects
 from fedntd.paper.published import (
     ALIGNMENT,
     EPOCHS,

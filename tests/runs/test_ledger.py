@@ -11,11 +11,21 @@ from fedntd.config.schema import Measure
 from fedntd.config.toml import identity
 from fedntd.paper.item import shrink, table
 from fedntd.report.summary import summarise
-from fedntd.runs.ledger import Result, Store, distinct, file_name, read_result, read_store, record, result_of, to_text
+from fedntd.runs.ledger import (
+    RunResult,
+    Store,
+    distinct,
+    file_name,
+    read_result,
+    read_store,
+    record,
+    result_of,
+    to_text,
+)
 from ledgers import made_up
 
 
-def found(store: Store, config: Config) -> Result:
+def found(store: Store, config: Config) -> RunResult:
     result = store.find(config)
     assert result is not None
     return result

@@ -15,8 +15,9 @@ from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record,
 from fedntd.config.build import deal
 from fedntd.engine.vectorised import Vectorised
 from fedntd.runs.record import load_checkpoint
-from fedntd.simulation.rounds import names_of, play_together
-from fedntd.simulation.together import Pace, shape
+from fedntd.simulation.federation import names_of, play_together
+from fedntd.simulation.sharing import shape
+from fedntd.simulation.together import Pace
 from fedntd.tree import Weights
 
 Net = Callable[[], nn.Module]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedntd import ALGORITHMS
-from fedntd.config.schema import Auxiliary
+from fedntd.config.schema import AuxiliarySettings
 from fedntd.sweep.plan import read_sweep
 from fedntd.sweep.search import read_search
 
@@ -45,4 +45,4 @@ def test_the_leaderboard_has_one_protocol():
     protocols = {(c.federation, c.optimiser, c.data, c.model.name) for c in (run.config for run in runs)}
     assert len(protocols) == 1
     unlabelled = {(run.config.algorithm.name, run.config.auxiliary) for run in runs if run.config.auxiliary.name}
-    assert unlabelled == {(name, Auxiliary("cifar100", samples=5000)) for name in ("feddf", "fedbe")}
+    assert unlabelled == {(name, AuxiliarySettings("cifar100", samples=5000)) for name in ("feddf", "fedbe")}

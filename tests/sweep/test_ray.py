@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_sweep import results, statuses, wait_for
 
-from fedntd.config.schema import Auxiliary, Config, Data
+from fedntd.config.schema import AuxiliarySettings, Config, Data
 from fedntd.data.download import folder_of
 from fedntd.runs.reader import read_run
 from fedntd.sweep.on_ray import data_folder, dataset_files, train_there
@@ -118,7 +118,7 @@ def test_data_is_written_once_a_node(cifar10: list[str]):
     configs = [Config(data=Data(name)) for name in ("cifar10", "cifar10", "fashion-mini", "tiny:points")]
     files = dataset_files(configs)
     assert sorted(files) == sorted(f"cifar10/cifar-10-batches-bin/{name}" for name in cifar10)
-    assert dataset_files([Config(auxiliary=Auxiliary("cifar10"))]) == files
+    assert dataset_files([Config(auxiliary=AuxiliarySettings("cifar10"))]) == files
 
     there = data_folder(files)
     made = {file: file.stat().st_mtime_ns for file in there.rglob("*.bin")}

@@ -20,8 +20,8 @@ class FedACG(FedAvg):
     beta: float = 1e-3  # strength of the spring between the local weights and those sent
 
     def __post_init__(self) -> None:
-        require(0 <= self.lam < 1, f"algorithm.lam must be at least 0 and below 1, not {self.lam}")
-        require(self.beta >= 0, f"algorithm.beta must be at least 0, not {self.beta}")
+        require(0 <= self.lam < 1, f"must be at least 0 and below 1, not {self.lam}", "algorithm.lam")
+        require(self.beta >= 0, f"must be at least 0, not {self.beta}", "algorithm.beta")
 
     def init_server(self, w: Weights) -> dict:
         return {"m": tree.zeros_like(w)}

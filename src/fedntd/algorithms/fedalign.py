@@ -26,8 +26,8 @@ class FedAlign(FedAvg):
     iterations: int = 10  # power iterations for the steepness
 
     def __post_init__(self) -> None:
-        require(self.mu >= 0, f"algorithm.mu must be at least 0, not {self.mu}; 0 is FedAvg, the authors use 0.45")
-        require(self.iterations >= 1, f"algorithm.iterations must be at least 1, not {self.iterations}")
+        require(self.mu >= 0, f"must be at least 0, not {self.mu}; 0 is FedAvg, the authors use 0.45", "algorithm.mu")
+        require(self.iterations >= 1, f"must be at least 1, not {self.iterations}", "algorithm.iterations")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L_CE + mu sg(L_CE / L_Lip) L_Lip, L_Lip the mean squared difference of the two Lipschitz constants."""

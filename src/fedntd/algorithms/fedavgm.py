@@ -19,7 +19,7 @@ class FedAvgM(FedAvg):
     beta: float = 0.7  # how much of the last round's step is kept
 
     def __post_init__(self) -> None:
-        require(0 <= self.beta < 1, f"algorithm.beta must be at least 0 and below 1, not {self.beta}; 0 is FedAvg")
+        require(0 <= self.beta < 1, f"must be at least 0 and below 1, not {self.beta}; 0 is FedAvg", "algorithm.beta")
 
     def init_server(self, w: Weights) -> dict:
         return {"v": tree.zeros_like(w)}

@@ -29,9 +29,11 @@ class FedBE(FedAvg):
 
     def __post_init__(self) -> None:
         for key, least in (("samples", 0), ("epochs", 0), ("batch_size", 1), ("swa_start", 0), ("swa_every", 1)):
-            require(getattr(self, key) >= least, f"algorithm.{key} must be at least {least}, not {getattr(self, key)}")
+            require(
+                getattr(self, key) >= least, f"must be at least {least}, not {getattr(self, key)}", f"algorithm.{key}"
+            )
         for key in ("lr", "sharpen"):
-            require(getattr(self, key) > 0, f"algorithm.{key} must be above 0, not {getattr(self, key)}")
+            require(getattr(self, key) > 0, f"must be above 0, not {getattr(self, key)}", f"algorithm.{key}")
 
     @property
     def auxiliary_data(self) -> bool:

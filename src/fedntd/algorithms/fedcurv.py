@@ -10,7 +10,7 @@ from torch.func import grad
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import cross_entropy, inner
+from fedntd.algorithms.losses import cross_entropy
 from fedntd.errors import FedntdError, require
 from fedntd.models.functional import Batch, Model
 from fedntd.models.squared import mean_squared_gradient
@@ -26,8 +26,8 @@ class FedCurv(FedAvg):
     per_sample: bool = True  # the true diagonal; false: squared gradients of minibatches, as the released code
 
     def __post_init__(self) -> None:
-        require(self.lam >= 0, f"algorithm.lam must be at least 0, not {self.lam}; 0 is FedAvg, the paper uses 1.0")
-        require(self.s >= 1, f"algorithm.s must be at least 1, not {self.s}; the paper uses 500")
+        require(self.lam >= 0, f"must be at least 0, not {self.lam}; 0 is FedAvg, the paper uses 1.0", "algorithm.lam")
+        require(self.s >= 1, f"must be at least 1, not {self.s}; the paper uses 500", "algorithm.s")
 
     def init_server(self, w: Weights) -> dict:
         return {"U": tree.zeros_like(w), "V": tree.zeros_like(w)}
@@ -45,7 +45,7 @@ class FedCurv(FedAvg):
         """
         P, Q = tree.sub(ctx.shared["U"], ctx.own["u"]), tree.sub(ctx.shared["V"], ctx.own["v"])
         slope = tree.map(lambda p, q, w, w_g: p * (w + w_g) - 2 * q, P, Q, w, ctx.w_g)
-        return super().loss(model, w, batch, ctx) + self.lam * inner(slope, tree.sub(w, ctx.w_g))
+        return super().loss(model, w, batch, ctx) + self.lam * tree.dot(slope, tree.sub(w, ctx.w_g))
 
     @property
     def measure_samples(self) -> int:

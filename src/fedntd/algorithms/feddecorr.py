@@ -24,7 +24,9 @@ class FedDecorr(FedAvg):
     beta: float = 0.1  # strength of the decorrelation
 
     def __post_init__(self) -> None:
-        require(self.beta >= 0, f"algorithm.beta must be at least 0, not {self.beta}; 0 is FedAvg, the paper uses 0.1")
+        require(
+            self.beta >= 0, f"must be at least 0, not {self.beta}; 0 is FedAvg, the paper uses 0.1", "algorithm.beta"
+        )
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L_CE + beta / d^2 |K|_F^2, with K the correlation matrix [d, d] of the batch's features."""

@@ -27,9 +27,9 @@ class FedDF(FedAvg):
     batch_size: int = 128  # of the server
 
     def __post_init__(self) -> None:
-        require(self.steps >= 0, f"algorithm.steps must be at least 0, not {self.steps}; 0 is FedAvg")
-        require(self.lr > 0, f"algorithm.lr must be above 0, not {self.lr}; the authors use 0.001")
-        require(self.batch_size >= 1, f"algorithm.batch_size must be at least 1, not {self.batch_size}")
+        require(self.steps >= 0, f"must be at least 0, not {self.steps}; 0 is FedAvg", "algorithm.steps")
+        require(self.lr > 0, f"must be above 0, not {self.lr}; the authors use 0.001", "algorithm.lr")
+        require(self.batch_size >= 1, f"must be at least 1, not {self.batch_size}", "algorithm.batch_size")
 
     @property
     def auxiliary_data(self) -> bool:

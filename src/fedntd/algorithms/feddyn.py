@@ -8,7 +8,6 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import inner
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Tree, Weights
@@ -22,7 +21,7 @@ class FedDyn(FedAvg):
     uniform: bool = False  # h is the plain mean of all g_k, as in the released code; false: by the clients' weights
 
     def __post_init__(self) -> None:
-        require(self.alpha > 0, f"algorithm.alpha must be above 0, not {self.alpha}; 0.1 and 0.01 are usual")
+        require(self.alpha > 0, f"must be above 0, not {self.alpha}; 0.1 and 0.01 are usual", "algorithm.alpha")
 
     def init_server(self, w: Weights) -> dict:
         return {"h": tree.zeros_like(w)}
@@ -33,7 +32,7 @@ class FedDyn(FedAvg):
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L_k(w) - <g_k, w> + alpha/2 |w - w_g|^2, with g_k the gradient where the client last stopped."""
         spring = self.alpha / 2 * tree.sqnorm(tree.sub(w, ctx.w_g))
-        return super().loss(model, w, batch, ctx) - inner(ctx.own["g"], w) + spring
+        return super().loss(model, w, batch, ctx) - tree.dot(ctx.own["g"], w) + spring
 
     def finish(self, result: Result, ctx: Context) -> Upload:
         """g_k <- g_k - alpha (w - w_g)."""

@@ -7,7 +7,6 @@ from torch.func import vmap
 
 from fedntd import tree
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import inner
 from fedntd.errors import require
 from fedntd.tree import Tree, Weights
 
@@ -22,7 +21,7 @@ class FedExP(FedAvg):
     epsilon: float = 1e-3  # keeps the step finite where updates nearly cancel
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, f"algorithm.epsilon must be above 0, not {self.epsilon}; the paper uses 0.001")
+        require(self.epsilon > 0, f"must be above 0, not {self.epsilon}; the paper uses 0.001", "algorithm.epsilon")
 
     def init_server(self, w: Weights) -> dict:
         return {"ahead": tree.zeros_like(w)}
@@ -34,7 +33,7 @@ class FedExP(FedAvg):
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
         """A step of eta_g mean delta, with eta_g = max(1, sum_i p_i |delta_i|^2 / (2 (|mean delta|^2 + epsilon)))."""
         mean = tree.weighted_mean(up["delta"], p)
-        squares = vmap(lambda delta: inner(delta, delta))(up["delta"])
-        eta_g = (p.to(squares.dtype) * squares).sum() / (2 * (inner(mean, mean) + self.epsilon))
+        squares = vmap(tree.sqnorm)(up["delta"])
+        eta_g = (p.to(squares.dtype) * squares).sum() / (2 * (tree.sqnorm(mean) + self.epsilon))
         half = tree.scale(eta_g.clamp(min=1) / 2, mean)
         return tree.add(self.send(w_g, server), half), {"ahead": half}

@@ -20,7 +20,7 @@ class FedKDNTD(FedNTD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.lam <= 1, f"algorithm.lam must be between 0 (FedKD) and 1 (FedNTD), not {self.lam}")
+        require(0 <= self.lam <= 1, f"must be between 0 (FedKD) and 1 (FedNTD), not {self.lam}", "algorithm.lam")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L_CE + beta L(lambda), L(lambda) = (1 - lambda) L_KD + lambda L_NTD."""

@@ -25,7 +25,7 @@ class FedLC(FedAvg):
     tau: float = 0.5  # size of the margin between classes; the paper gives no value
 
     def __post_init__(self) -> None:
-        require(self.tau >= 0, f"algorithm.tau must be at least 0, not {self.tau}")
+        require(self.tau >= 0, f"must be at least 0, not {self.tau}", "algorithm.tau")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """-log softmax(z_c - tau n_c^(-1/4)) at the true class, with n_c this client's samples of class c."""

@@ -12,7 +12,6 @@ from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedavg import FedAvg
 from fedntd.algorithms.fednova import normalised_average
-from fedntd.algorithms.losses import inner
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Tree, Weights
 
@@ -30,7 +29,7 @@ class FedNovaReleased(FedAvg):
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """F_i(w) - <d_i, w>."""
-        return super().loss(model, w, batch, ctx) - inner(ctx.own["d"], w)
+        return super().loss(model, w, batch, ctx) - tree.dot(ctx.own["d"], w)
 
     def finish(self, result: Result, ctx: Context) -> Upload:
         """d_i = (w_g - w) / (lr a_i)."""

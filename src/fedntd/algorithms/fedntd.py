@@ -21,8 +21,10 @@ class FedNTD(FedAvg):
     tau: float = 1.0  # temperature of the not-true softmax
 
     def __post_init__(self) -> None:
-        require(self.beta >= 0, f"algorithm.beta must be at least 0, not {self.beta}; 0 is FedAvg, the paper uses 1.0")
-        require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the paper uses 1.0")
+        require(
+            self.beta >= 0, f"must be at least 0, not {self.beta}; 0 is FedAvg, the paper uses 1.0", "algorithm.beta"
+        )
+        require(self.tau > 0, f"must be above 0, not {self.tau}; the paper uses 1.0", "algorithm.tau")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L = L_CE(q, y) + beta * L_NTD(q~, q~_g), with tau^2 as in the released code (at tau = 1 the same)."""

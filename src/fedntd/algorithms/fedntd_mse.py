@@ -20,7 +20,7 @@ class FedNTDMSE(FedAvg):
 
     def __post_init__(self) -> None:
         require(
-            self.beta >= 0, f"algorithm.beta must be at least 0, not {self.beta}; 0 is FedAvg, the paper's best 0.05"
+            self.beta >= 0, f"must be at least 0, not {self.beta}; 0 is FedAvg, the paper's best 0.05", "algorithm.beta"
         )
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:

@@ -25,10 +25,10 @@ class FedOpt(FedAvg):
     def __post_init__(self) -> None:
         require_one_of("algorithm.rule", self.rule, ("adam", "yogi", "adagrad"))
         for key in ("eta", "tau"):
-            require(getattr(self, key) > 0, f"algorithm.{key} must be above 0, not {getattr(self, key)}")
+            require(getattr(self, key) > 0, f"must be above 0, not {getattr(self, key)}", f"algorithm.{key}")
         for key in ("beta_1", "beta_2"):
             value = getattr(self, key)
-            require(0 <= value < 1, f"algorithm.{key} must be at least 0 and below 1, not {value}")
+            require(0 <= value < 1, f"must be at least 0 and below 1, not {value}", f"algorithm.{key}")
 
     def init_server(self, w: Weights) -> dict:
         return {"m": tree.zeros_like(w), "v": tree.map(lambda leaf: torch.zeros_like(leaf) + self.tau**2, w)}

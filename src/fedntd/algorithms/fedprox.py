@@ -20,7 +20,7 @@ class FedProx(FedAvg):
     mu: float = 0.1  # strength of the spring: how far a client may go from the global weights
 
     def __post_init__(self) -> None:
-        require(self.mu >= 0, f"algorithm.mu must be at least 0, not {self.mu}; 0 is FedAvg, the paper uses 0.1")
+        require(self.mu >= 0, f"must be at least 0, not {self.mu}; 0 is FedAvg, the paper uses 0.1", "algorithm.mu")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """h_k(w; w_g) = F_k(w) + mu/2 |w - w_g|^2."""

@@ -20,7 +20,7 @@ class FedRS(FedAvg):
     alpha: float = 0.5  # factor on the logits of missing classes
 
     def __post_init__(self) -> None:
-        require(0 <= self.alpha <= 1, f"algorithm.alpha must be between 0 and 1, not {self.alpha}; 1 is FedAvg")
+        require(0 <= self.alpha <= 1, f"must be between 0 and 1, not {self.alpha}; 1 is FedAvg", "algorithm.alpha")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """Cross-entropy of alpha_c z_c, with alpha_c = 1 for classes that the client has, and alpha for the others."""

@@ -20,7 +20,7 @@ class FedSAM(FedAvg):
     rho: float = 0.05  # how far away that point is
 
     def __post_init__(self) -> None:
-        require(self.rho >= 0, f"algorithm.rho must be at least 0, not {self.rho}; 0 is FedAvg")
+        require(self.rho >= 0, f"must be at least 0, not {self.rho}; 0 is FedAvg", "algorithm.rho")
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """grad F(w + rho g / |g|), with g = grad F(w); and F(w)."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import distillation, inner
+from fedntd.algorithms.losses import distillation
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights
@@ -28,8 +28,8 @@ class FedSOL(FedAvg):
     adaptive: bool = True  # perturb each weight by how far it already is from the global one; false: all alike
 
     def __post_init__(self) -> None:
-        require(self.rho >= 0, f"algorithm.rho must be at least 0, not {self.rho}; 0 is FedAvg")
-        require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the authors use 3")
+        require(self.rho >= 0, f"must be at least 0, not {self.rho}; 0 is FedAvg", "algorithm.rho")
+        require(self.tau > 0, f"must be above 0, not {self.tau}; the authors use 3", "algorithm.tau")
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
         """grad F and F at w + rho Lambda * g_p / |g_p|, with g_p the gradient of L_KD(q, q_g).
@@ -38,7 +38,7 @@ class FedSOL(FedAvg):
         """
         z_g = model.frozen(ctx.w_g, batch).logits
         g_p = grad(lambda w: batch.mean(distillation(model(w, batch).logits, z_g, self.tau)))(w)
-        step = self.rho / (inner(g_p, g_p).sqrt() + 1e-12)
+        step = self.rho / (tree.sqnorm(g_p).sqrt() + 1e-12)
 
         def perturb(leaf: Tensor, start: Tensor, g: Tensor) -> Tensor:
             return leaf + step * g * (F.normalize((leaf - start).abs(), dim=0) if self.adaptive else 1)

@@ -49,11 +49,6 @@ def features(out: Out) -> Tensor:
 # --- on weights: terms that enter a loss once, whatever the batch -----------------------------------------------
 
 
-def inner(a: Weights, b: Weights) -> Tensor:
-    """<a, b>, leaf by leaf in the order of their names: weights from a checkpoint come in another order."""
-    return torch.stack([(a[name] * b[name]).sum() for name in sorted(a)]).sum()
-
-
 def moved(w: Weights, direction: Weights, distance: float) -> Weights:
     """`w`, `distance` away in `direction`; not moved at all where there is no direction."""
-    return tree.add(w, tree.scale(distance / (inner(direction, direction).sqrt() + 1e-12), direction))
+    return tree.add(w, tree.scale(distance / (tree.sqnorm(direction).sqrt() + 1e-12), direction))

@@ -24,8 +24,8 @@ class Moon(FedAvg):
     tau: float = 0.5  # temperature of the contrast: the smaller, the sharper
 
     def __post_init__(self) -> None:
-        require(self.mu >= 0, f"algorithm.mu must be at least 0, not {self.mu}; 0 is FedAvg, the paper uses 1.0")
-        require(self.tau > 0, f"algorithm.tau must be above 0, not {self.tau}; the paper uses 0.5")
+        require(self.mu >= 0, f"must be at least 0, not {self.mu}; 0 is FedAvg, the paper uses 1.0", "algorithm.mu")
+        require(self.tau > 0, f"must be above 0, not {self.tau}; the paper uses 0.5", "algorithm.tau")
 
     def init_client(self, w: Weights) -> dict:
         """Before its first round a client's last model is the initial global one."""

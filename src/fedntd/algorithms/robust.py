@@ -32,7 +32,7 @@ def trimmed_mean(up: Tree, p: Tensor, trim: float = 0.2) -> Uploads:
 
     trim: the share of clients that is cut off at each end
     """
-    require(0 <= trim < 0.5, f"robust.trim must be at least 0 and below 0.5, not {trim}")
+    require(0 <= trim < 0.5, f"must be at least 0 and below 0.5, not {trim}", "robust.trim")
     return tree.map(lambda leaf: middle(leaf, 2 * math.floor(trim * len(p) + 1e-9)), up), p.new_ones(1)
 
 
@@ -43,9 +43,9 @@ def krum(up: Tree, p: Tensor, bad: int = 1, keep: int = 1) -> Uploads:
     bad: how many clients may be wrong
     """
     n = len(p)
-    require(bad >= 0, f"robust.bad must be at least 0, not {bad}")
+    require(bad >= 0, f"must be at least 0, not {bad}", "robust.bad")
     require(n > bad + 2, f"krum with robust.bad = {bad} needs at least {bad + 3} updates in a round, not {n}")
-    require(1 <= keep <= n, f"robust.keep must lie in 1..{n}, the number of updates in a round, not {keep}")
+    require(1 <= keep <= n, f"must lie in 1..{n}, the number of updates in a round, not {keep}", "robust.keep")
     flat = torch.cat([leaf.reshape(n, -1) for leaf in tree.leaves(up)], dim=1).double()
     distances = torch.stack([(flat - one).square().sum(1) for one in flat])  # [client, client]
     nearest = distances.sort(dim=1).values[:, 1 : n - bad - 1]  # the first is the upload itself

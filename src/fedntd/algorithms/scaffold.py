@@ -8,7 +8,6 @@ from torch import Tensor
 from fedntd import tree
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedavg import FedAvg
-from fedntd.algorithms.losses import inner
 from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Tree, Weights
@@ -23,7 +22,7 @@ class Scaffold(FedAvg):
     eta_g: float = 1.0  # the server's step size
 
     def __post_init__(self) -> None:
-        require(self.eta_g > 0, f"algorithm.eta_g must be above 0, not {self.eta_g}; 1 is plain averaging")
+        require(self.eta_g > 0, f"must be above 0, not {self.eta_g}; 1 is plain averaging", "algorithm.eta_g")
 
     @property
     def heavy_ball(self) -> bool:
@@ -40,7 +39,7 @@ class Scaffold(FedAvg):
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """F_i(w) + <c - c_i, w>: its gradient is g_i(w) - c_i + c."""
-        return super().loss(model, w, batch, ctx) + inner(tree.sub(ctx.shared["c"], ctx.own["c_i"]), w)
+        return super().loss(model, w, batch, ctx) + tree.dot(tree.sub(ctx.shared["c"], ctx.own["c_i"]), w)
 
     def finish(self, result: Result, ctx: Context) -> Upload:
         """c_i+ = c_i - c + (w_g - w) / (K lr)."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedntd.data.device import DevicePart
 from fedntd.engine.testing import in_batches
-from fedntd.errors import FedntdError, did_you_mean
+from fedntd.errors import FedntdError, require_known
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights
 
@@ -52,10 +52,7 @@ def activations(model: Model, w: Weights, batch: Batch, layer: str = "") -> Tens
             raise FedntdError("the model returns no features, Out(logits, z); name one of its layers instead")
         return z
     modules = dict(model.module.named_modules())
-    if layer not in modules:
-        raise FedntdError(
-            f"the model has no layer '{layer}'; {did_you_mean(layer, [name for name in modules if name])}"
-        )
+    require_known(layer, filter(None, modules), f"the model has no layer '{layer}'")
     caught: list[Tensor] = []
 
     def catch(_: nn.Module, __: object, output: Tensor) -> None:

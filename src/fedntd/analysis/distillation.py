@@ -11,7 +11,7 @@ from torch import Tensor
 from fedntd.runs.measures import Vector
 
 
-class Split(NamedTuple):
+class KLSplit(NamedTuple):
     """KL(q_g || q_l) at temperature tau, mean over the samples: `true + not_true` is all of it."""
 
     true: float  # the terms c = y_i
@@ -32,7 +32,7 @@ class Split(NamedTuple):
         return float(self.p_out @ self.not_true_of_class)
 
 
-def kl_split(z: Tensor, z_g: Tensor, y: Tensor, tau: float = 1.0) -> Split:
+def kl_split(z: Tensor, z_g: Tensor, y: Tensor, tau: float = 1.0) -> KLSplit:
     """From logits [sample, class] of the local and the global model, and the true classes [sample]."""
     z, z_g = z.detach().double().cpu(), z_g.detach().double().cpu()
     log_q, log_q_g = (z / tau).log_softmax(-1), (z_g / tau).log_softmax(-1)
@@ -45,7 +45,7 @@ def kl_split(z: Tensor, z_g: Tensor, y: Tensor, tau: float = 1.0) -> Split:
         return np.where(chosen, terms, 0).sum(0) / np.maximum(count, 1)
 
     p = is_true.mean(0)
-    return Split(
+    return KLSplit(
         true=float(terms[is_true].sum() / samples),
         not_true=float(terms[~is_true].sum() / samples),
         p=p,

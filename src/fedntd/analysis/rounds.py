@@ -15,14 +15,12 @@ from fedntd.config.toml import to_table
 from fedntd.config.trust import require_trust
 from fedntd.engine.optim import learning_rate
 from fedntd.engine.testing import count, in_batches
-from fedntd.engine.training import local_step
+from fedntd.engine.training import train_one
 from fedntd.errors import require
-from fedntd.rng import seeded, torch_seed
 from fedntd.runs.measures import Vector, in_local, out_local
 from fedntd.runs.reader import read_run
 from fedntd.runs.record import Record, State, load_checkpoint
 from fedntd.simulation.federation import Federation
-from fedntd.simulation.rounds import Agenda
 from fedntd.tree import Tree, Weights
 
 
@@ -47,7 +45,7 @@ def reopen(path: str | Path, trust: bool = False, **changes: Any) -> Federation:
     require(
         not state.without_clients, f"{path} was kept without what its clients had learned; run it again with fedntd run"
     )
-    federation.take_up(state, run.records[: state.round])
+    federation.restore(state, run.records[: state.round])
     return federation
 
 
@@ -56,7 +54,7 @@ def start_from(config: Config, w: Weights, round: int = 0) -> Federation:
     federation = Federation(config)
     w = {name: leaf.to(federation.device, federation.storage) for name, leaf in w.items()}
     federation.initial_w = w  # which clients begin their own states with: MOON's last model
-    federation.take_up(State(w, federation.algorithm.init_server(w), {}, round), [])
+    federation.restore(State(w, federation.algorithm.init_server(w), {}, round), [])
     return federation
 
 
@@ -98,18 +96,13 @@ def next_round(federation: Federation) -> Inside:
     """Play one round, whether or not the run was meant to have so many."""
     before = federation.history[-1] if federation.history else class_accuracy(federation, federation.state.w)
     w_g = federation.algorithm.send(federation.state.w, federation.state.server)
-    aggregate, delta = federation.aggregate, {}
+    delta: dict[str, Any] = {}
 
-    def watched(agenda: Agenda, up: Tree) -> tuple[Weights, dict]:
+    def keep(_: Federation, up: Tree) -> None:
         """All that the clients have sent: a robust rule would leave some of it."""
         delta.update(tree.map(torch.clone, up["delta"]))  # an engine may use its memory again
-        return aggregate(agenda, up)
 
-    federation.aggregate = watched
-    try:
-        record = federation.play_round()
-    finally:
-        del federation.aggregate  # what stood before the class's own
+    record = federation.play_round(on_uploads=keep)
     return Inside(record, before, w_g, tree.map(torch.add, delta, w_g), federation.state.w)
 
 
@@ -133,22 +126,21 @@ def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
     require(every >= 1, f"every must be at least 1, not {every}")
     config, engine, state = federation.config, federation.engine, federation.state
     round = state.round + 1
-    plan = federation.local_plan(round, client)
+    task = federation.task(round, client)
     lr = torch.tensor(learning_rate(config.optimiser, round), dtype=federation.storage, device=federation.device)
     algorithm = federation.algorithm
     w_g, shared = algorithm.send(state.w, state.server), algorithm.broadcast(state.server)
     counts, momentum = federation.class_counts[client], config.optimiser.momentum
     ctx = Context(w_g, shared, federation.own(client), lr, momentum, counts)
 
-    w, velocity = w_g, tree.zeros_like(w_g)
-    steps, accuracies = [0], [class_accuracy(federation, w)]
-    with seeded(torch_seed(config.seed, "dropout", round, client) if engine.model.has_dropout else None):
-        for step, (samples, draws) in enumerate(plan.batches(), start=1):
-            batch = engine.train_part.batch(samples, draws)
-            w, velocity, _ = local_step(algorithm, engine.model, engine.optimiser, w, velocity, batch, ctx)
-            if step % every == 0 or step == plan.steps:
-                steps.append(step)
-                accuracies.append(class_accuracy(federation, w))
+    steps, accuracies = [0], [class_accuracy(federation, w_g)]
+
+    def test_now_and_then(step: int, w: Weights) -> None:
+        if step % every == 0 or step == task.plan.steps:
+            steps.append(step)
+            accuracies.append(class_accuracy(federation, w))
+
+    train_one(algorithm, engine.model, engine.optimiser, engine.train_part, task, ctx, on_step=test_now_and_then)
     p = federation.p[client]
     inside, outside = [in_local(a, p) for a in accuracies], [out_local(a, p) for a in accuracies]
     return Trace(steps, np.array(accuracies), np.array(inside), np.array(outside))

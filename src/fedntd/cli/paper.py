@@ -24,9 +24,9 @@ from fedntd.paper.item import RULES, Setting
 from fedntd.paper.items import ITEMS, find
 from fedntd.paper.runner import Workshop, choose, describe, fitting, groups, wanted
 from fedntd.paper.tables import Table, aside
-from fedntd.runs.ledger import distinct, find_runs, put, read_store, record
+from fedntd.runs.ledger import distinct, find_runs, read_store, record
 from fedntd.simulation.together import in_one_step
-from fedntd.support.files import read_json
+from fedntd.support.files import put, read_json
 from fedntd.support.wording import duration, thing
 
 LEDGER = Path("docs/results/ledger")

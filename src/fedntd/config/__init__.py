@@ -2,4 +2,4 @@
 
 from fedntd.support.moved import names_of
 
-__getattr__ = names_of(__name__, "schema")
+__getattr__ = names_of(__name__, "schema", {"Federation": "FederationSettings", "Auxiliary": "AuxiliarySettings"})

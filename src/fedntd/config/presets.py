@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +83,18 @@ def preset(name: str) -> dict[str, Any]:
     return {"data": {"name": dataset}, "partition": partition, **{s: dict(t) for s, t in base.items()}}
 
 
-def configure(source: str | Path, settings: Iterable[str] = (), trust: bool = False) -> Config:
-    """The config that a file or a preset stands for, with some settings changed.
+def configure(source: str | Path | Mapping[str, Any], settings: Iterable[str] = (), trust: bool = False) -> Config:
+    """The config that a preset, a file or a table stands for, with some settings changed.
 
     The config of a run folder may name code from anywhere only if you `trust` it.
 
     >>> configure("cifar10-s2", ["seed=3", "algorithm.beta=0.5"]).algorithm.options
     {'beta': 0.5, 'tau': 1.0}
+    >>> configure({"federation": {"rounds": 3}}).federation.rounds
+    3
     """
-    return from_table(with_settings(find_table(str(source), trust), settings))
+    table = source if isinstance(source, Mapping) else find_table(str(source), trust)
+    return from_table(with_settings(table, settings))
 
 
 def find_table(source: str, trust: bool = False) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedntd.algorithms.robust import ROBUST
 from fedntd.data.dataset import Dataset
 from fedntd.data.datasets import DATASETS
 from fedntd.data.partition import PARTITIONS
-from fedntd.errors import FedntdError, did_you_mean, reason, require
+from fedntd.errors import KEY, FedntdError, did_you_mean, nearest, reason, require, require_known
 from fedntd.models import MODELS
 
 REGISTRIES: dict[str, Mapping[str, Any]] = {
@@ -81,14 +81,15 @@ def fill_in(section: str, choice: Choice, function: Callable[..., Any]) -> Choic
     options = {}
     for key, value in choice.options.items():
         if key not in takes:
-            known = did_you_mean(key, takes) if takes else "it takes none"
-            raise FedntdError(f"{section}.{key} is not a setting of {section} '{choice.name}'; {known}")
+            told, name = f"is not a setting of {section} '{choice.name}'", f"{section}.{key}"
+            require(bool(takes), f"{told}; it takes none", name)
+            require_known(key, takes, told, name)
         options[key] = typed(f"{section}.{key}", value, takes[key].annotation)
     for key, parameter in takes.items():
         if key not in options and parameter.default is not parameter.empty:
             options[key] = parameter.default
         elif key not in options:
-            raise FedntdError(f"{section} '{choice.name}' needs the key {section}.{key}")
+            raise FedntdError(f"{section} '{choice.name}' needs the key {KEY}", f"{section}.{key}")
     return Choice(choice.name, {k: options[k] for k in takes})
 
 
@@ -108,12 +109,11 @@ def check_name(section: str, name: str) -> None:
         head, _, last = name.rpartition(".")
         require(
             not (head and all(part.isidentifier() for part in name.split("."))),
-            f"{section}.name = '{name}' is not known; of your own, it is written with a colon: '{head}:{last}'",
+            f"= '{name}' is not known; of your own, it is written with a colon: '{head}:{last}'",
+            f"{section}.name",
         )
-        raise FedntdError(
-            f"{section}.name = '{name}' is not known; {did_you_mean(name, valid)}; "
-            f"your own is given as 'package.module:Name'"
-        )
+        told = f"= '{name}' is not known; {did_you_mean(name, valid)}; your own is given as 'package.module:Name'"
+        raise FedntdError(told, f"{section}.name", name, nearest(name, [*valid]))
 
 
 def target(section: str, name: str) -> Callable[..., Any]:
@@ -137,9 +137,9 @@ def imported(section: str, name: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]
         where = "; it must be a file in the folder you are in, or installed" if absent else ""
-        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {error}{where}") from error
+        raise FedntdError(f"= '{name}' cannot be imported: {error}{where}", f"{section}.name", name) from error
     except Exception as error:  # whatever a module of the user's own does when it is imported
-        raise FedntdError(f"{section}.name = '{name}' cannot be imported: {reason(error)}") from error
+        raise FedntdError(f"= '{name}' cannot be imported: {reason(error)}", f"{section}.name", name) from error
     check_kind(section, name, found)
     return found
 
@@ -195,13 +195,13 @@ def typed(key: str, value: Any, wanted: Any) -> Any:
     kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     will_do = float in kinds and isinstance(value, int) and not isinstance(value, bool)
     if will_do or isinstance(value, float):
-        require(abs(value) <= LARGEST, f"{key} must be a finite number of at most 1e38, not {value}")
+        require(abs(value) <= LARGEST, f"must be a finite number of at most 1e38, not {value}", key)
     if will_do:
         return float(value)
     simple = tuple(kind for kind in kinds if kind in (int, float, bool, str, NoneType))
     if not simple or (isinstance(value, simple) and not (isinstance(value, bool) and bool not in simple)):
         return value
     if simple == (bool,):
-        raise FedntdError(f"{key} must be true or false, not {value!r}")  # as TOML writes them: True is a string to it
+        raise FedntdError(f"must be true or false, not {value!r}", key, value)  # as TOML writes them: True is a string
     names = " or ".join(kind.__name__ for kind in simple if kind is not NoneType)
-    raise FedntdError(f"{key} must be of type {names}, not {value!r}")
+    raise FedntdError(f"must be of type {names}, not {value!r}", key, value)

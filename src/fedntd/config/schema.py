@@ -24,11 +24,11 @@ class Data:
     train_size: int = 0  # only the first so many training samples; 0: all
 
     def __post_init__(self) -> None:
-        require(self.train_size >= 0, f"data.train_size must be at least 0, not {self.train_size}")
+        require(self.train_size >= 0, f"must be at least 0, not {self.train_size}", "data.train_size")
 
 
 @dataclass(frozen=True)
-class Auxiliary:
+class AuxiliarySettings:
     """Samples that belong to no client, without labels: for methods whose server learns from them."""
 
     name: str = ""  # as data.name; the last samples of that dataset's training part are used
@@ -36,15 +36,16 @@ class Auxiliary:
     samples: int = 0  # how many; 0: the whole training part
 
     def __post_init__(self) -> None:
-        require(self.samples >= 0, f"auxiliary.samples must be at least 0, not {self.samples}")
+        require(self.samples >= 0, f"must be at least 0, not {self.samples}", "auxiliary.samples")
         require(
             self.name != "" or not (self.path or self.samples),
-            "auxiliary.name must say which dataset is meant by auxiliary.path and auxiliary.samples",
+            "must say which dataset is meant by auxiliary.path and auxiliary.samples",
+            "auxiliary.name",
         )
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationSettings:
     clients: int = 100  # K, how many clients share the training data
     ratio: float = 0.1  # share of the clients that train in a round
     rounds: int = 200
@@ -56,11 +57,12 @@ class Federation:
     def __post_init__(self) -> None:
         for key in ("clients", "rounds", "local_epochs", "batch_size"):
             value = getattr(self, key)
-            require(value >= 1, f"federation.{key} must be at least 1, not {value}")
+            require(value >= 1, f"must be at least 1, not {value}", f"federation.{key}")
         require(
             0 < self.ratio <= 1,
-            f"federation.ratio must be above 0 and at most 1, not {self.ratio}; "
+            f"must be above 0 and at most 1, not {self.ratio}; "
             f"{1 / self.clients:g} trains one of the {self.clients} clients a round",
+            "federation.ratio",
         )
         require_one_of("federation.aggregation", self.aggregation, ("size", "uniform"))
 
@@ -78,13 +80,13 @@ class Optimiser:
     clip: float = 0.0  # scale a gradient down to this norm where it is larger; 0: never
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, f"optimiser.lr must be above 0, not {self.lr}")
-        require(0 <= self.momentum < 1, f"optimiser.momentum must be at least 0 and below 1, not {self.momentum}")
-        require(self.weight_decay >= 0, f"optimiser.weight_decay must be at least 0, not {self.weight_decay}")
-        require(0 < self.decay <= 1, f"optimiser.decay must be above 0 and at most 1, not {self.decay}")
+        require(self.lr > 0, f"must be above 0, not {self.lr}", "optimiser.lr")
+        require(0 <= self.momentum < 1, f"must be at least 0 and below 1, not {self.momentum}", "optimiser.momentum")
+        require(self.weight_decay >= 0, f"must be at least 0, not {self.weight_decay}", "optimiser.weight_decay")
+        require(0 < self.decay <= 1, f"must be above 0 and at most 1, not {self.decay}", "optimiser.decay")
         require(not self.nesterov or self.momentum > 0, "optimiser.nesterov needs optimiser.momentum above 0")
-        require(self.proximal >= 0, f"optimiser.proximal must be at least 0, not {self.proximal}")
-        require(self.clip >= 0, f"optimiser.clip must be at least 0, not {self.clip}; 0 does not clip")
+        require(self.proximal >= 0, f"must be at least 0, not {self.proximal}", "optimiser.proximal")
+        require(self.clip >= 0, f"must be at least 0, not {self.clip}; 0 does not clip", "optimiser.clip")
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Measure:
     local_every: int = 1  # measure the trained local models every so many rounds; 0: never
 
     def __post_init__(self) -> None:
-        require(self.local_every >= 0, f"measure.local_every must be at least 0, not {self.local_every}")
+        require(self.local_every >= 0, f"must be at least 0, not {self.local_every}", "measure.local_every")
 
     def locals_in(self, round: int) -> bool:
         """Whether the trained local models are measured in this round."""
@@ -111,25 +113,28 @@ class Config:
     checkpoint_seconds: float = 10.0  # save the state when this long has passed since the last time; 0: every round
     partition_seed: int | None = None  # deal the data by this seed instead of `seed`: one partition for all seeds
     data: Data = Data()
-    auxiliary: Auxiliary = Auxiliary()
+    auxiliary: AuxiliarySettings = AuxiliarySettings()
     partition: Choice = Choice("sharding")
     model: Choice = Choice("cnn")
     algorithm: Choice = Choice("fedntd")
     server: Choice = Choice("none")  # what the server makes of the step that the algorithm arrives at
     robust: Choice = Choice("none")  # what is done to updates among which some may be wrong
-    federation: Federation = Federation()
+    federation: FederationSettings = FederationSettings()
     optimiser: Optimiser = Optimiser()
     measure: Measure = Measure()
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed must be at least 0, not {self.seed}")
+        require(self.seed >= 0, f"must be at least 0, not {self.seed}", "seed")
         require(
             self.partition_seed is None or self.partition_seed >= 0,
-            f"partition_seed must be at least 0, not {self.partition_seed}",
+            f"must be at least 0, not {self.partition_seed}",
+            "partition_seed",
         )
-        require(self.workers >= 0, f"workers must be at least 0, not {self.workers}")
-        require(self.together >= 0, f"together must be at least 0, not {self.together}")
-        require(self.checkpoint_seconds >= 0, f"checkpoint_seconds must be at least 0, not {self.checkpoint_seconds}")
+        require(self.workers >= 0, f"must be at least 0, not {self.workers}", "workers")
+        require(self.together >= 0, f"must be at least 0, not {self.together}", "together")
+        require(
+            self.checkpoint_seconds >= 0, f"must be at least 0, not {self.checkpoint_seconds}", "checkpoint_seconds"
+        )
         require_one_of("engine", self.engine, ("auto", "sequential", "vectorised"))
         require_one_of("precision", self.precision, ("auto", "fp32", "tf32", "bf16", "fp64"))
         check_name("data", self.data.name)
@@ -183,7 +188,7 @@ def make_algorithm(config: Config) -> FedAvg:
         try:
             rule = make_method("server", config.server)
         except FedntdError as error:  # a rule does not know in which section it stands
-            raise FedntdError(str(error).replace("algorithm.", "server.")) from None
+            raise error.in_section("server") from None
         algorithm = Composed(algorithm, rule)
     return algorithm.with_values({"ratio": share_of_cohort(config)})
 

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from fedntd.config.registry import Choice, all_options, typed
 from fedntd.config.schema import CHOICES, Config
 from fedntd.data.download import SOURCES
-from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
+from fedntd.errors import KEY, FedntdError, require, require_known, require_one_of
 
 NAMES = tuple(f"{section}.name" for section in CHOICES)
 
@@ -24,7 +24,10 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise FedntdError(f"unknown key '{path}{key}'; {in_another_section(key) or did_you_mean(key, hints)}")
+            if elsewhere := in_another_section(key):
+                told = f"unknown key '{KEY}'; did you mean '{elsewhere}'?"
+                raise FedntdError(told, f"{path}{key}", value, [elsewhere])
+            require_known(key, hints, f"unknown key '{KEY}'", f"{path}{key}")
         kind = hints[key]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             if not isinstance(value, Mapping):
@@ -54,7 +57,7 @@ def in_another_section(key: str) -> str:
         or [known for known, word in last.items() if key in word.split("_")]
         or [f"{section}.{key}" for section in CHOICES if key in all_options(section)]
     )
-    return f"did you mean '{keys[0]}'?" if keys and key != "name" else ""  # most sections have a name
+    return keys[0] if keys and key != "name" else ""  # most sections have a name
 
 
 @cache

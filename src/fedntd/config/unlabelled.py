@@ -24,7 +24,7 @@ def unlabelled(config: Config, owned: Tensor, given: Dataset | Tensor | None = N
     )
     x = given if isinstance(given, Tensor) else (given or load_auxiliary(config)).train.x
     count = wanted.samples or len(x)
-    require(0 < count <= len(x), f"auxiliary.samples = {count}, but there are only {len(x)} of them")
+    require(0 < count <= len(x), f"= {count}, but there are only {len(x)} of them", "auxiliary.samples")
     used = len(owned)
     require(
         given is not None
@@ -45,4 +45,4 @@ def load_auxiliary(config: Config) -> Dataset:
     try:
         return load(target("auxiliary", config.auxiliary.name), config.auxiliary.path, augment=False, train_size=0)
     except FedntdError as error:  # a loader does not know in which section it was named
-        raise FedntdError(str(error).replace("data.path", "auxiliary.path")) from error
+        raise error.in_section("auxiliary") from None

@@ -10,7 +10,7 @@ from fedntd.data import readers
 from fedntd.data.augment import Augment
 from fedntd.data.dataset import Dataset, Part, first_samples, from_tensors
 from fedntd.data.download import CINIC_CLASSES, either, folder_of, present
-from fedntd.errors import FedntdError, reason, require
+from fedntd.errors import KEY, FedntdError, reason, require
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -35,10 +35,13 @@ def find(name: str, path: str) -> tuple[Path, list[str]]:
     for folder, files in present(name, root):
         return folder, list(files)
     if path:
-        raise FedntdError(f"data.path = '{path}' has no files of '{name}'; it must name the folder they are in")
+        raise FedntdError(
+            f"= '{path}' has no files of '{name}'; it must name the folder they are in", "data.path", path
+        )
     raise FedntdError(
         f"dataset '{name}' is not in {root}; run: fedntd data get {name}, "
-        f"or set data.path to the folder of its files, or FEDNTD_DATA to a folder that has {name}/"
+        f"or set {KEY} to the folder of its files, or FEDNTD_DATA to a folder that has {name}/",
+        "data.path",
     )
 
 
@@ -87,13 +90,15 @@ def cinic10(path: str) -> Dataset:
 
 
 def folder(path: str) -> Dataset:
-    require(path != "", "dataset 'folder' needs data.path: a folder with images in train/<class>/ and test/<class>/")
+    needs = f"dataset 'folder' needs {KEY}: a folder with images in train/<class>/ and test/<class>/"
+    require(path != "", needs, "data.path")
     train, test, classes = readers.image_folder(Path(path).expanduser())
     return from_tensors("folder", train, test, classes)
 
 
 def npz(path: str) -> Dataset:
-    require(path != "", "dataset 'npz' needs data.path: an .npz file with x_train, y_train, x_test, y_test")
+    needs = f"dataset 'npz' needs {KEY}: an .npz file with x_train, y_train, x_test, y_test"
+    require(path != "", needs, "data.path")
     return from_tensors("npz", *readers.npz(Path(path).expanduser()))
 
 
@@ -114,7 +119,7 @@ def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) 
     name = getattr(loader, "__name__", str(loader))
     parameters = list(inspect.signature(loader).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    require(bool(positional or not path), f"data.path = '{path}' is of no use: the loader '{name}' takes no path")
+    require(bool(positional or not path), f"= '{path}' is of no use: the loader '{name}' takes no path", "data.path")
     # A loader's own default is worth more than an empty path.
     wants_path = bool(positional) and (path != "" or positional[0].default is inspect.Parameter.empty)
     try:

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedntd.errors import FedntdError, did_you_mean, require
+from fedntd.errors import FedntdError, require, require_known
 
 
 class Source(NamedTuple):
@@ -41,7 +41,7 @@ GZIP = b"\x1f\x8b"
 CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-class Summary(NamedTuple):
+class DatasetSummary(NamedTuple):
     """What a dataset is known to hold, without reading it."""
 
     train: int
@@ -51,12 +51,12 @@ class Summary(NamedTuple):
 
 
 SUMMARIES = {
-    "fashion-mini": Summary(6_000, 2_000, 10, (1, 28, 28)),
-    "mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "fashion-mnist": Summary(60_000, 10_000, 10, (1, 28, 28)),
-    "cifar10": Summary(50_000, 10_000, 10, (3, 32, 32)),
-    "cifar100": Summary(50_000, 10_000, 100, (3, 32, 32)),
-    "cinic10": Summary(90_000, 90_000, 10, (3, 32, 32)),
+    "fashion-mini": DatasetSummary(6_000, 2_000, 10, (1, 28, 28)),
+    "mnist": DatasetSummary(60_000, 10_000, 10, (1, 28, 28)),
+    "fashion-mnist": DatasetSummary(60_000, 10_000, 10, (1, 28, 28)),
+    "cifar10": DatasetSummary(50_000, 10_000, 10, (3, 32, 32)),
+    "cifar100": DatasetSummary(50_000, 10_000, 100, (3, 32, 32)),
+    "cinic10": DatasetSummary(90_000, 90_000, 10, (3, 32, 32)),
 }
 
 
@@ -183,7 +183,7 @@ def present(name: str, root: Path) -> list[tuple[Path, dict[str, str]]]:
 
 def check(name: str, root: Path | None = None) -> dict[str, str]:
     """Each file's state: "ok", "missing" or "damaged"."""
-    require(name in FILES, f"dataset '{name}' has no checksums; {did_you_mean(name, FILES)}")
+    require_known(name, FILES, f"dataset '{name}' has no checksums")
     root = root or folder_of(name)
     subfolder, files = next(iter(FILES[name].items()))
     return {
@@ -215,7 +215,7 @@ def state(path: Path, checksum: str) -> str:
 
 def fetch(name: str, say: Callable[[str], None] = print) -> Path:
     """Put the dataset's files into the data folder, unless they are there and whole."""
-    require(name in SOURCES, f"'{name}' is not a dataset that can be fetched; {did_you_mean(name, SOURCES)}")
+    require_known(name, SOURCES, f"'{name}' is not a dataset that can be fetched")
     folder = data_folder() / name
     states = check(name)
     if set(states.values()) == {"ok"}:

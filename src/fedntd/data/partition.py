@@ -25,7 +25,7 @@ def sharding(labels: Indices, clients: int, rng: np.random.Generator, s: int = 2
     """
     check_enough(len(labels), clients)
     classes = int(labels.max()) + 1
-    require(s >= 1, f"partition.s must be at least 1, not {s}")
+    require(s >= 1, f"must be at least 1, not {s}", "partition.s")
     if s * clients % classes:
         step = classes // np.gcd(classes, clients)
         nearest = max(step, round(s / step) * step)
@@ -63,9 +63,11 @@ def lda(
     until the smallest client has `min_size` samples. Draws only count samples; indices are dealt once, at the end.
     """
     check_enough(len(labels), clients, min_size, "partition.min_size")
-    require(alpha > 0, f"partition.alpha must be above 0, not {alpha}")
+    require(alpha > 0, f"must be above 0, not {alpha}", "partition.alpha")
     require(
-        min_size >= 1, f"partition.min_size must be at least 1, not {min_size}; a client without samples cannot train"
+        min_size >= 1,
+        f"must be at least 1, not {min_size}; a client without samples cannot train",
+        "partition.min_size",
     )
     of_class = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
     cuts = first_valid_cuts([len(members) for members in of_class], clients, rng, alpha, min_size)

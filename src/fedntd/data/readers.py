@@ -7,13 +7,12 @@ import gzip
 import hashlib
 import io
 import math
-import os
 import pickle
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from torch import Tensor
 
 from fedntd.data.dataset import Part
 from fedntd.data.download import GZIP
-from fedntd.errors import FedntdError, require
+from fedntd.errors import KEY, FedntdError, require
+from fedntd.support.files import atomic
 
 AGAIN = "get a fresh copy (for the known datasets: fedntd data get NAME)"
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -164,11 +164,12 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
 
 def image_folder(folder: Path) -> tuple[Part, Part, tuple[str, ...]]:
     """DIR/train/<class>/* and DIR/test/<class>/*: grayscale if all images are, else RGB."""
-    require(folder.is_dir(), f"data.path: there is no folder {folder}")
+    require(folder.is_dir(), f"{KEY}: there is no folder {folder}", "data.path")
     for part in ("train", "test"):
         require(
             (folder / part).is_dir(),
-            f"{folder} has no folder '{part}'; data.path must name a folder with train/<class>/ and test/<class>/",
+            f"{folder} has no folder '{part}'; {KEY} must name a folder with train/<class>/ and test/<class>/",
+            "data.path",
         )
     train, test = (class_files(folder / part) for part in ("train", "test"))
     if only := sorted(train.keys() ^ test.keys()):
@@ -269,19 +270,9 @@ def cached(cache: Path, wanted: np.ndarray) -> tuple[Tensor, Tensor] | None:
 
 
 def keep(cache: Path, mark: np.ndarray, images: tuple[Tensor, Tensor]) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=cache.parent, prefix=f".{cache.name}-")
-    except OSError:
-        return  # a folder that cannot be written to is only slower the next time
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, fingerprint=mark, train=images[0].numpy(), test=images[1].numpy())
-        Path(temporary).chmod(0o644)  # a temporary file is its owner's alone
-        Path(temporary).replace(cache)
-    except OSError:
-        pass
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    # a folder that cannot be written to is only slower the next time
+    with suppress(OSError), atomic(cache) as aside:
+        np.savez(aside, fingerprint=mark, train=images[0].numpy(), test=images[1].numpy())
 
 
 # --- .npz -------------------------------------------------------------------------------------------------------
@@ -290,7 +281,8 @@ def keep(cache: Path, mark: np.ndarray, images: tuple[Tensor, Tensor]) -> None:
 def npz(path: Path) -> tuple[Part, Part]:
     """x_train, y_train, x_test, y_test: uint8 images as NHW, NHWC or NCHW, or other numbers of any shape."""
     keys = ("x_train", "y_train", "x_test", "y_test")
-    require(path.is_file(), f"there is no file {path}; data.path must name an .npz file with {', '.join(keys)}")
+    told = f"there is no file {path}; {KEY} must name an .npz file with {', '.join(keys)}"
+    require(path.is_file(), told, "data.path")
     try:
         require(zipfile.is_zipfile(path), f"{path} is not an .npz file, or is cut off; write it with numpy.savez")
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:

@@ -62,9 +62,24 @@ class Buffers:
         return OwnBatch(*(leaf.index_select(0, slots) for leaf in self.batches))
 
 
-def inputs_of(buffers: Buffers) -> tuple:
-    """What a step is a function of, as a tree of tensors."""
-    return buffers.w, buffers.velocity, buffers.loss, tensors_of(buffers.ctx), buffers.batches, buffers.place
+class StepInputs(NamedTuple):
+    """What a compiled step is a function of, as a tree of tensors: the buffers, without what is no tensor."""
+
+    w: Weights
+    velocity: Weights
+    loss: Tensor
+    ctx: dict
+    batches: OwnBatch
+    place: Tensor
+
+    @staticmethod
+    def of(buffers: Buffers) -> "StepInputs":
+        ctx = tensors_of(buffers.ctx)
+        return StepInputs(buffers.w, buffers.velocity, buffers.loss, ctx, buffers.batches, buffers.place)
+
+    def buffers(self, momentum: float) -> Buffers:
+        ctx = Context(**self.ctx, momentum=momentum)
+        return Buffers(self.w, self.velocity, self.loss, ctx, self.batches, self.place)
 
 
 def tensors_of(ctx: Context) -> dict:

@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
-from fedntd.engine.buffers import Buffers, OwnBatch, inputs_of
+from fedntd.engine.buffers import Buffers, OwnBatch, StepInputs
 from fedntd.engine.cuda_graphs import captured, pool_on, side_by_side, urgent_stream_on
-from fedntd.engine.forking import apart, forked
+from fedntd.engine.forking import clone_aliased, forked
 from fedntd.engine.tracing import (
     BATCH,
     OWN,
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     take: Callable[[], None]  # the step on the next slots
 
 
-class Foresight(NamedTuple):
+class Prefetch(NamedTuple):
     """What is done before several steps: for every slot, whichever client's it is."""
 
     begin: Callable[[], None]  # a round, before all else
@@ -60,12 +60,12 @@ class Foresight(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a step is made of. All take the tensors of the buffers (`inputs_of`), and what is said here."""
+    """What a step is made of. All take the tensors of the buffers (`StepInputs`), and what is said here."""
 
     once: Callable[..., tuple[Tensor, ...]]  # what follows from the context alone
     again: Callable[..., None]  # what `once` gave: computes it anew
     once_axes: list[int | None]  # along which the clients are
-    step: Callable[..., None]  # what was foreseen for every slot, what `once` gave
+    step: Callable[..., None]  # what was prefetched for every slot, what `once` gave
 
 
 Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], fx.GraphModule | None]
@@ -79,6 +79,7 @@ class Compiler:
     step: Callable[[Buffers], None]
     axes: Context  # what of a context differs by client
     device: torch.device
+    notes: list[str]  # where a slower way has to be gone
 
     def __post_init__(self) -> None:
         self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
@@ -87,20 +88,27 @@ class Compiler:
         # for two forks of at most three branches each; shared by all steps, since each keeps freed memory
         self.sides = [[urgent_stream_on(self.device) for _ in range(2)] for _ in range(2)]
 
-    def foresight(self, buffers: Buffers) -> Foresight:
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def prefetch(self, buffers: Buffers) -> Prefetch:
         """For the slots of these buffers."""
         slots, width = buffers.batches.y.shape
         one = buffers.first(1, self.axes)
         three = self.split_for_one(one)
-        tensors, form = pytree.tree_flatten(inputs_of(one))
+        if not three.ahead_shapes:
+            self.note("only samples are prepared for several steps ahead: all else needs the weights in training")
+        tensors, form = pytree.tree_flatten(StepInputs.of(one))
         plan = buffers.place.new_zeros(slots, PLANNED, width)
         places = torch.arange(slots, device=self.device)[:, None]
 
         def look(*tensors: Tensor) -> tuple[Tensor, ...]:
             *inputs, plan, places = tensors
-            self.gather(pytree.tree_unflatten(inputs, form)[4], plan)
+            self.gather(pytree.tree_unflatten(inputs, form).batches, plan)
             if not three.ahead_shapes:
                 return ()
+            # of every slot: its place stands in for the step's, which is the last of a step's inputs
             return vmap(three.ahead, in_dims=(*[None] * (len(inputs) - 1), 0))(*inputs[:-1], places)
 
         given = *tensors, plan, places
@@ -108,17 +116,17 @@ class Compiler:
         with torch.no_grad():  # as when it is captured: it would be compiled for each
             results = [leaf.clone() for leaf in look(*given)]
 
-        def foresee() -> None:
+        def fetch_ahead() -> None:
             copy_all(results, look(*given))
             buffers.place.zero_()
 
-        foresee = captured(foresee, self.pool)
+        fetch_ahead = captured(fetch_ahead, self.pool)
 
         def look_ahead(new_plan: Tensor) -> None:
             plan[: len(new_plan)].copy_(new_plan)
-            foresee()
+            fetch_ahead()
 
-        return Foresight(captured(buffers.reset, self.pool), look_ahead, three.ahead_shapes, results)
+        return Prefetch(captured(buffers.reset, self.pool), look_ahead, three.ahead_shapes, results)
 
     def test(
         self, count: Callable[..., Sequence[Tensor]], w: Weights, batches: Sequence[Sequence[Tensor]]
@@ -146,30 +154,30 @@ class Compiler:
         return counted
 
     def split_for_one(self, buffers: Buffers) -> Split:
-        """A single client's step: what it can foresee is foreseen for every slot."""
+        """A single client's step: what it can fetch_ahead is prefetched for every slot."""
         width = buffers.batches.y.shape[1]
         if width not in self.for_one:
-            tensors, _ = pytree.tree_flatten(inputs_of(buffers))
+            tensors, _ = pytree.tree_flatten(StepInputs.of(buffers))
             module = traced(self.function_of(buffers), tensors)
             self.for_one[width] = split(module, self.axes_and_kinds(buffers)[1])
         return self.for_one[width]
 
-    def make(self, buffers: Buffers, foresight: Foresight, for_these: bool) -> Step:
+    def make(self, buffers: Buffers, prefetch: Prefetch, for_these: bool) -> Step:
         """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
-        tensors = pytree.tree_leaves(inputs_of(buffers))
-        foreseen = [leaf[:] for leaf in foresight.results]
+        tensors = pytree.tree_leaves(StepInputs.of(buffers))
+        prefetched = [leaf[:] for leaf in prefetch.results]
         clients, width = len(buffers.loss), buffers.batches.y.shape[1]
         parts = None
         if not for_these:
             if width not in self.for_any_number:
-                self.for_any_number[width] = self.parts(buffers, foresight, traced_for_any_number)
+                self.for_any_number[width] = self.parts(buffers, prefetch, traced_for_any_number)
             parts = self.for_any_number[width]
         if parts:
             mark_clients(tensors, self.axes_and_kinds(buffers)[0])
-            by_slot = [*buffers.batches, *foreseen]
+            by_slot = [*buffers.batches, *prefetched]
             mark_clients(by_slot, [0] * len(by_slot))  # of which cohorts of other sizes have other numbers
         else:
-            parts = self.parts(buffers, foresight, lambda function, given, _: traced(function, given))
+            parts = self.parts(buffers, prefetch, lambda function, given, _: traced(function, given))
         assert parts is not None
 
         with torch.no_grad():
@@ -177,7 +185,7 @@ class Compiler:
         mark_clients(constant, parts.once_axes)
 
         def take() -> None:
-            parts.step(*tensors, *foreseen, *constant)
+            parts.step(*tensors, *prefetched, *constant)
             buffers.place.add_(clients)
 
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss, "place": buffers.place}
@@ -189,30 +197,33 @@ class Compiler:
         begin = captured(lambda: parts.again(*tensors, *constant), self.pool) if constant else lambda: None
         return Step(begin, take)
 
-    def parts(self, buffers: Buffers, foresight: Foresight, trace: Trace) -> Parts | None:
+    def parts(self, buffers: Buffers, prefetch: Prefetch, trace: Trace) -> Parts | None:
         """What is to be compiled, as `trace` sees it; None if it cannot."""
-        tensors, _ = pytree.tree_flatten(inputs_of(buffers))
+        tensors, form = pytree.tree_flatten(StepInputs.of(buffers))
+        at: StepInputs = pytree.tree_unflatten(range(len(tensors)), form)  # where each of them is among the tensors
         axes, kinds = self.axes_and_kinds(buffers)
         if len(buffers.loss) == 1:
             three = self.split_for_one(buffers)
         else:
             module = trace(self.function_of(buffers), tensors, axes)
             if module is None:
+                self.note("a step is compiled anew for each number of clients: it cannot be traced for any number")
                 return None
-            three = split(module, kinds, lambda shapes: are_stacked(shapes, foresight.shapes))
-        given, foreseen = len(tensors), len(foresight.shapes)
+            three = split(module, kinds, lambda shapes: are_stacked(shapes, prefetch.shapes))
+        given, prefetched = len(tensors), len(prefetch.shapes)
 
         def again(*tensors: Tensor) -> None:
             copy_all(tensors[given:], three.once(*tensors[:given]))
 
         def of_these(module: fx.GraphModule) -> Callable[..., Any]:
             def call(*tensors: Tensor) -> Any:
-                slots = tensors[given - 1] + torch.arange(len(tensors[0]), device=self.device)
-                # nothing if what can be foreseen is not what was
-                each = zip(tensors[given : given + foreseen], foresight.shapes, three.ahead_shapes, strict=False)
+                clients = len(tensors[at.loss])  # pyright: ignore[reportArgumentType]
+                slots = tensors[at.place] + torch.arange(clients, device=self.device)  # pyright: ignore
+                # nothing if what can be prefetched is not what was
+                each = zip(tensors[given : given + prefetched], prefetch.shapes, three.ahead_shapes, strict=False)
                 ahead = [stacked(leaf.index_select(0, slots), one, shape) for leaf, one, shape in each]
                 ahead = map(laid_out, ahead, three.ahead_layouts)
-                return module(*tensors[:given], *ahead, *tensors[given + foreseen :])
+                return module(*tensors[:given], *ahead, *tensors[given + prefetched :])
 
             return compiled(call)
 
@@ -221,25 +232,29 @@ class Compiler:
 
     def function_of(self, buffers: Buffers) -> Callable[..., None]:
         """The step as a function of tensors."""
-        _, form = pytree.tree_flatten(inputs_of(buffers))
+        _, form = pytree.tree_flatten(StepInputs.of(buffers))
 
         def step(*tensors: Tensor) -> None:
-            w, velocity, loss, ctx, batches, place = pytree.tree_unflatten(tensors, form)
-            self.step(Buffers(w, velocity, loss, Context(**ctx, momentum=buffers.ctx.momentum), batches, place))
+            inputs: StepInputs = pytree.tree_unflatten(tensors, form)
+            self.step(inputs.buffers(buffers.ctx.momentum))
 
         return step
 
-    def in_branches(self, module: fx.GraphModule, compile: Callable[..., Callable], most_forks: int) -> Callable:
+    def in_branches(
+        self, module: fx.GraphModule, compile: Callable[..., Callable], most_forks: int, whole: bool = True
+    ) -> Callable:
         """The compiled step, forked where it can be."""
         fork = forked(module) if most_forks else None
         if not fork:
+            if whole:
+                self.note("weights are updated after the whole backward pass: the step cannot be forked")
             return compile(module)
         most, rest, *few = fork.branches
-        rest = self.in_branches(rest, compile, most_forks - 1)
+        rest = self.in_branches(rest, compile, most_forks - 1, whole=False)
         trunk, branches = compile(fork.trunk), [compile(most), rest, *map(compile, few)]
 
         def step(*tensors: Tensor) -> None:
-            shared = apart(trunk(*tensors), tensors)
+            shared = clone_aliased(trunk(*tensors), tensors)
             mark_clients(shared, fork.axes)
             side_by_side([partial(branch, *tensors, *shared) for branch in branches], self.sides[most_forks - 1])
 
@@ -247,11 +262,12 @@ class Compiler:
 
     def axes_and_kinds(self, buffers: Buffers) -> tuple[list[int | None], list[str]]:
         """Of each tensor: along which axis the clients are, and what it is."""
-        w, velocity, loss, ctx, batches, place = inputs_of(buffers)
+        inputs = StepInputs.of(buffers)
         of_context = [
-            ((axis := getattr(self.axes, name)), SHARED if axis is None else OWN, v) for name, v in ctx.items()
+            ((axis := getattr(self.axes, name)), SHARED if axis is None else OWN, v) for name, v in inputs.ctx.items()
         ]
-        parts = [(0, WEIGHTS, (w, velocity, loss)), *of_context, (None, BATCH, (batches, place))]
+        trained = inputs.w, inputs.velocity, inputs.loss
+        parts = [(0, WEIGHTS, trained), *of_context, (None, BATCH, (inputs.batches, inputs.place))]
         leaves = [(axis, kind) for axis, kind, part in parts for _ in pytree.tree_leaves(part)]
         return [axis for axis, _ in leaves], [kind for _, kind in leaves]
 

@@ -69,7 +69,7 @@ def set_float32_precision(precision: str) -> None:
 # --- to a device and back: a GPU does in turn what it is told, and the host need not wait for it each time ---------
 
 
-def sent(numbers: NDArray, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+def to_device(numbers: NDArray, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """On the way to the device: what is told next to a GPU will find them there."""
     tensor = torch.from_numpy(numbers).to(dtype)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

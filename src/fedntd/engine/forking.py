@@ -161,7 +161,7 @@ def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Nod
     return fx.GraphModule(module, graph)  # with the same constants
 
 
-def apart(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+def clone_aliased(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
     """The results, copied where they are inputs: compiled code gives the other factor itself for a product with ones,
     and one branch would change what the other is about to read."""
     places = {leaf.untyped_storage().data_ptr() for leaf in inputs}

@@ -1,4 +1,4 @@
-"""How the clients of a cohort are trained and models are tested: here one client after the other on each worker."""
+"""The plain engine: one client after the other; on a CPU, several side by side."""
 
 import ctypes
 import os
@@ -8,66 +8,24 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from fedntd import tree
 from fedntd.algorithms import FedAvg
 from fedntd.algorithms.base import Context
 from fedntd.config.schema import Optimiser
 from fedntd.data.device import DevicePart
-from fedntd.engine.plan import Plan
+from fedntd.engine.base import Task, Trained
 from fedntd.engine.testing import TEST_BATCH, Counts, count, in_batches, summed
-from fedntd.engine.training import train_client
+from fedntd.engine.training import train_one
 from fedntd.models.functional import Model
-from fedntd.rng import seeded
 from fedntd.tree import Weights
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Task(NamedTuple):
-    """What a client will do in a round, as far as it is known beforehand."""
-
-    plan: Plan
-    owned: NDArray[np.int64]  # places of its samples in the training part
-    torch_seed: int  # for dropout
-
-
-class Trained(NamedTuple):
-    """What a cohort's training gave: every leaf is [client, ...], in the order of the tasks."""
-
-    up: dict
-    own: dict
-    loss: Tensor
-    test: Counts | None  # the trained local models on the whole test part
-    train: Counts | None  # and on their own training samples
-
-    def part(self, clients: slice) -> "Trained":
-        """Of some of the clients."""
-        return on_each_leaf(lambda leaf: leaf[clients], self)
-
-
-def on_each_leaf(f: Callable[..., Tensor], first: Trained, *rest: Trained) -> Trained:
-    """`f` on every leaf of trained cohorts."""
-
-    def counts(*same: Counts | None) -> Counts | None:
-        present = [one for one in same if one is not None]
-        return Counts(*map(f, *present)) if present else None
-
-    every = (first, *rest)
-    return Trained(
-        tree.map(f, *(t.up for t in every)),
-        tree.map(f, *(t.own for t in every)),
-        f(*(t.loss for t in every)),
-        counts(*(t.test for t in every)),
-        counts(*(t.train for t in every)),
-    )
 
 
 @dataclass
@@ -91,14 +49,16 @@ class Sequential:
         # dropout draws from one generator for the whole process
         side_by_side = not self.on_gpu and not self.model.has_dropout
         self.workers = (self.workers or os.cpu_count() or 1) if side_by_side else 1
+        self.notes: list[str] = []  # it has no slower way than its own
         self.models: queue.SimpleQueue[Model] = queue.SimpleQueue()  # those that nobody uses at the moment
         keep_freed_memory()
 
     def prepare(self, tasks: list[Task]) -> list[Task]:
         return tasks
 
-    def train(self, tasks: list[Task], contexts: list[Context], measure: bool) -> Trained:
+    def train(self, prepared: list[Task], contexts: list[Context], measure: bool) -> Trained:
         """Train every task's client; `measure` its model afterwards."""
+        tasks = prepared
         # those with most to do first, so that at the end no worker waits for one that began last
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plan.steps)
         done = self.side_by_side(lambda model, i: self.train_one(model, tasks[i], contexts[i], measure), order)
@@ -112,13 +72,7 @@ class Sequential:
         )
 
     def train_one(self, model: Model, task: Task, ctx: Context, measure: bool) -> Trained:
-        batches = (self.train_part.batch(samples, draws) for samples, draws in task.plan.batches())
-        algorithm = self.algorithm.with_values(ctx.values)
-        some = task.plan.some(algorithm.measure_samples)
-        look_at = (self.train_part.batch(some[places], None) for places in in_batches(len(some), task.plan.batch_size))
-        with seeded(task.torch_seed if model.has_dropout else None):
-            result = train_client(algorithm, model, self.optimiser, batches, ctx, look_at)
-        up, own = algorithm.finish(result, ctx)
+        result, (up, own) = train_one(self.algorithm, model, self.optimiser, self.train_part, task, ctx)
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = count(model, result.w, self.test_part, in_batches(len(self.test_part)), self.classes)

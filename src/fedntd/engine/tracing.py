@@ -135,18 +135,18 @@ def split(module: fx.GraphModule, kinds: Sequence[str], may_foresee: Foreseeable
     depends = dependence(graph, dict(zip(inputs, kinds, strict=True)))
     new_values = dict(node.all_input_nodes for node in graph.nodes if node.target is torch.ops.aten.copy_.default)
     carried = closed(graph, lambda node: is_narrowing(node) and node.all_input_nodes[0] in new_values)
-    foreseen = {node for node in depends if depends[node] == {SHARED, BATCH}}
-    ahead = [node for node in graph.nodes if node in foreseen and not foreseen.issuperset(node.users)]
+    prefetched = {node for node in depends if depends[node] == {SHARED, BATCH}}
+    ahead = [node for node in graph.nodes if node in prefetched and not prefetched.issuperset(node.users)]
     if not may_foresee([node.meta["val"].shape for node in ahead]):
-        foreseen, ahead = set(), []
-    taken = carried | foreseen | {node for node in depends if depends[node] and depends[node] <= {OWN, SHARED}}
+        prefetched, ahead = set(), []
+    taken = carried | prefetched | {node for node in depends if depends[node] and depends[node] <= {OWN, SHARED}}
 
     # views cost nothing: they are made again from what is kept
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if node not in taken or (node in needed and is_view(node)):
             needed.update(node.all_input_nodes)
-    fixed = (taken - foreseen) & needed
+    fixed = (taken - prefetched) & needed
     kept = [node for node in graph.nodes if node in fixed and node.op == "call_function" and not is_view(node)]
     modules = extracted(module, kept), extracted(module, ahead)
 

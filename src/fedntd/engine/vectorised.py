@@ -31,12 +31,12 @@ from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.config.schema import Optimiser
 from fedntd.data.augment import Draws
 from fedntd.data.device import DevicePart
+from fedntd.engine.base import Task, Trained, on_each_leaf
 from fedntd.engine.buffers import Buffers, OwnBatch, by_client, tensors_of
-from fedntd.engine.compiler import AHEAD, PLANNED, Compiler, Foresight, Step
-from fedntd.engine.devices import sent
-from fedntd.engine.forking import apart
+from fedntd.engine.compiler import AHEAD, PLANNED, Compiler, Prefetch, Step
+from fedntd.engine.devices import to_device
+from fedntd.engine.forking import clone_aliased
 from fedntd.engine.plan import Plan, busy, rounded_up, stretches
-from fedntd.engine.sequential import Task, Trained, on_each_leaf
 from fedntd.engine.testing import TEST_BATCH, Counts, count_batch, in_batches, summed
 from fedntd.engine.training import local_step, mean_over_samples
 from fedntd.errors import require
@@ -60,6 +60,7 @@ class Vectorised:
     several_runs: bool = False
 
     def __post_init__(self) -> None:
+        self.notes: list[str] = []
         self.on_gpu = self.train_part.device.type == "cuda"
         self.axes = OF_SEVERAL if self.several_runs else OF_ONE_RUN
         self.tested_together = 0  # models; 0: all of them
@@ -70,11 +71,11 @@ class Vectorised:
     def forget(self) -> None:
         """Let go of all that is kept from round to round."""
         self.buffers: dict[tuple[int, int], Buffers] = {}  # by numbers of clients and of samples
-        self.foresights: dict[tuple[int, int], Foresight] = {}  # likewise
+        self.prefetches: dict[tuple[int, int], Prefetch] = {}  # likewise
         self.steps: dict[tuple[int, int, int], Step] = {}  # by numbers of clients (trained, all) and of samples
         self.tests: dict[int, Callable[[Weights], list[Tensor]]] = {}  # by number of models
         device = self.train_part.device
-        self.compiler = Compiler(self.gather, self.step, self.axes, device) if self.compiles() else None
+        self.compiler = Compiler(self.gather, self.step, self.axes, device, self.notes) if self.compiles() else None
 
     def compiles(self) -> bool:
         """By itself, so that a CPU can be asked to do what a GPU does."""
@@ -87,7 +88,7 @@ class Vectorised:
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plan.steps)
         size = self.together or len(tasks)
         chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        back = sent(np.argsort(order), self.train_part.device) if order != sorted(order) else None
+        back = to_device(np.argsort(order), self.train_part.device) if order != sorted(order) else None
         return Prepared(tasks, [self.pack(chunk, [tasks[i].plan for i in chunk]) for chunk in chunks], back)
 
     def train(self, prepared: "Prepared", contexts: list[Context], measure: bool) -> Trained:
@@ -122,11 +123,11 @@ class Vectorised:
 
     def train_chunk(self, tasks: list[Task], chunk: "Chunk", ctx: Context, measure: bool) -> Trained:
         buffers = self.buffers_for(len(tasks), chunk.plan.shape[-1], ctx)
-        foresight, last = self.foresight_for(buffers), None
+        prefetch, last = self.prefetch_for(buffers), None
         buffers.load(ctx)
-        foresight.begin()
+        prefetch.begin()
         for start, sizes in stretches(chunk.sizes, len(buffers.batches.y)):
-            foresight.look_ahead(chunk.plan[start : start + sum(sizes)])
+            prefetch.look_ahead(chunk.plan[start : start + sum(sizes)])
             for clients in sizes:
                 step = self.step_for(clients, buffers)
                 if step is not last:
@@ -138,7 +139,7 @@ class Vectorised:
         up, own = vmap(self.finish, in_dims=(0, self.axes))(result, ctx)
         # they may be the trained weights themselves, which the next chunk overwrites
         overwritten = tree.leaves(buffers.w)
-        up, own = (tree.map(lambda leaf: apart([leaf], overwritten)[0], part) for part in (up, own))
+        up, own = (tree.map(lambda leaf: clone_aliased([leaf], overwritten)[0], part) for part in (up, own))
         if not measure:
             return Trained(up, own, result.loss, None, None)
         test = self.counts_of(buffers.w)
@@ -177,7 +178,7 @@ class Vectorised:
             for i, draws in enumerate(plan.draws or ()):
                 packed[first[step] + k, 2 + i, place] = draws
         device = self.train_part.device
-        return Chunk(members, sizes.tolist(), sent(packed, device), sent(steps, device, self.model.storage))
+        return Chunk(members, sizes.tolist(), to_device(packed, device), to_device(steps, device, self.model.storage))
 
     def step_for(self, clients: int, buffers: Buffers) -> Step:
         """What trains the first `clients` of the buffers."""
@@ -191,7 +192,7 @@ class Vectorised:
             # in most rounds of most runs the whole cohort is all that is needed; and a single client cannot share what
             # is compiled for several, since a compiler treats an axis of length 1 by itself
             for_these = len(buffers.loss) in (1, len(whole.loss))
-            return self.compiler.make(buffers, self.foresight_for(whole), for_these)
+            return self.compiler.make(buffers, self.prefetch_for(whole), for_these)
 
         def take() -> None:
             self.step(buffers)
@@ -199,21 +200,21 @@ class Vectorised:
 
         return Step(lambda: None, take)
 
-    def foresight_for(self, buffers: Buffers) -> Foresight:
+    def prefetch_for(self, buffers: Buffers) -> Prefetch:
         key = len(buffers.loss), buffers.batches.y.shape[1]
-        if key not in self.foresights:
-            self.foresights[key] = self.make_foresight(buffers)
-        return self.foresights[key]
+        if key not in self.prefetches:
+            self.prefetches[key] = self.make_prefetch(buffers)
+        return self.prefetches[key]
 
-    def make_foresight(self, buffers: Buffers) -> Foresight:
+    def make_prefetch(self, buffers: Buffers) -> Prefetch:
         if self.compiler:
-            return self.compiler.foresight(buffers)
+            return self.compiler.prefetch(buffers)
 
         def look_ahead(plan: Tensor) -> None:
             self.gather(buffers.batches, plan)
             buffers.place.zero_()
 
-        return Foresight(buffers.reset, look_ahead, [], [])
+        return Prefetch(buffers.reset, look_ahead, [], [])
 
     def gather(self, batches: OwnBatch, plan: Tensor) -> None:
         """The samples of some slots, as planned, into the batches."""
@@ -260,7 +261,7 @@ class Vectorised:
         longest = max(map(len, samples))
         padded = np.stack([np.concatenate([s, np.repeat(s[:1], longest - len(s))]) for s in samples])
         mask = np.arange(longest) < np.array([len(s) for s in samples])[:, None]
-        index, real = (sent(a, self.train_part.device) for a in (padded, mask))
+        index, real = (to_device(a, self.train_part.device) for a in (padded, mask))
         for columns in in_batches(longest, size):
             flat, shape = self.train_part.plain(index[:, columns].flatten()), index[:, columns].shape
             yield OwnBatch(flat.x.unflatten(0, shape), flat.y.unflatten(0, shape), real[:, columns])

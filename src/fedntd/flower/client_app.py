@@ -21,10 +21,11 @@ from fedntd.config.build import build_module
 from fedntd.config.schema import make_algorithm
 from fedntd.data.device import DevicePart
 from fedntd.engine import plan
+from fedntd.engine.base import Task
 from fedntd.engine.devices import choose_device, choose_precision, set_float32_precision
 from fedntd.engine.optim import learning_rate
 from fedntd.engine.testing import TEST_BATCH, count, in_batches
-from fedntd.engine.training import train_client
+from fedntd.engine.training import train_one
 from fedntd.errors import FedntdError, require
 from fedntd.flower.messages import (
     EVALUATE,
@@ -41,7 +42,8 @@ from fedntd.flower.messages import (
 )
 from fedntd.flower.site import Samples, Site, site_number
 from fedntd.models.functional import Model
-from fedntd.rng import seeded, torch_seed
+from fedntd.rng import torch_seed
+from fedntd.support.files import atomic
 from fedntd.tree import Weights
 
 
@@ -104,12 +106,8 @@ class AtSite:
         batches, looks = (rules.local_epochs, rules.batch_size), (samples.augment, samples.shape)
         steps = plan.local_plan(config.seed, order.round, number, owned, *batches, *looks, rules.drop_last)
         part = self.on_device(samples.part)
-        batches = (part.batch(places, draws) for places, draws in steps.batches())
-        some = steps.some(self.algorithm.measure_samples)
-        look_at = (part.batch(some[places], None) for places in in_batches(len(some), rules.batch_size))
-        with seeded(torch_seed(config.seed, "dropout", order.round, number) if self.model.has_dropout else None):
-            result = train_client(self.algorithm, self.model, config.optimiser, batches, ctx, look_at)
-        up, own = self.algorithm.finish(result, ctx)
+        task = Task(steps, owned, torch_seed(config.seed, "dropout", order.round, number))
+        result, (up, own) = train_one(self.algorithm, self.model, config.optimiser, part, task, ctx)
 
         if own:
             folder.write(order.round, own, keep=order.last)
@@ -181,9 +179,8 @@ class StateFolder:
         """What is of later rounds stays: training that outlived its node may end after that of the node's successor."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            aside = self.file(round).with_suffix(".part")
-            save_file({name: leaf.cpu().contiguous() for name, leaf in tree.flatten(own).items()}, aside)
-            os.replace(aside, self.file(round))
+            with atomic(self.file(round)) as aside:
+                save_file({name: leaf.cpu().contiguous() for name, leaf in tree.flatten(own).items()}, aside)
             for earlier in range(1, round):
                 if earlier != keep:
                     self.file(earlier).unlink(missing_ok=True)

@@ -89,7 +89,7 @@ def coordinate(grid: Grid, config: Config, settings: Settings, test: Samples | N
             account = Account(folder, settings, done)
             coordinator = Coordinator(config, settings, sites, test, account)
             if found:
-                coordinator.take_up(*found)
+                coordinator.restore(*found)
                 log(INFO, "%s: going on after round %d", out, done)
             folder.start(coordinator.samples.classes, sites.counts(), coordinator.device, coordinator.precision)
             while coordinator.state.round < config.federation.rounds:
@@ -183,7 +183,7 @@ class Coordinator:
         result = train_client(self.algorithm, self.model, self.config.optimiser, [batch], ctx, look_at)
         return self.algorithm.finish(result, ctx).up
 
-    def take_up(self, state: State, records: list[Record]) -> None:
+    def restore(self, state: State, records: list[Record]) -> None:
         to_device = {"w": state.w, "server": state.server}
         moved = tree.map(lambda leaf: leaf.to(self.device), to_device)
         self.state = State(moved["w"], moved["server"], state.own, state.round)

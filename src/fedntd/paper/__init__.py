@@ -20,8 +20,8 @@ line in `items.ITEMS`. A file defines one (or a few alike) `item.Item`:
    trained once. A figure that draws what local models do sets `measure={"local_every": 1}`, which a table does not
    need.
 2. **Measuring.** `measure(results) -> dict` is for what needs weights or further training. `results[row, column]` is
-   the list of `Result`s of that cell, one a seed; `result.folder` is the run folder with `checkpoint.safetensors`, or
-   None if the run is known from the ledger alone. The dict holds numbers, strings, lists, dicts and arrays; it is kept
+   the `RunResult`s of that cell, one a seed; `result.folder` is the run folder with `checkpoint.safetensors`, or None
+   if the run is known from the ledger alone. The dict holds numbers, strings, lists, dicts and arrays; it is kept
    as JSON (six digits, null for NaN), so that a later rendering needs neither weights nor data: read it as lists. It is
    called when there is a finished run with a folder that has not been measured (for an item without runs: once), and
    must make do with the cells that are there. Top-level keys of an earlier dict that it does not return are kept, and

@@ -17,10 +17,10 @@ from fedntd.config.toml import from_table
 from fedntd.data.dataset import from_tensors
 from fedntd.data.download import SUMMARIES
 from fedntd.engine.devices import choose_device
-from fedntd.runs.ledger import compact, put
+from fedntd.runs.ledger import compact
 from fedntd.simulation.federation import Federation
 from fedntd.support.environment import environment
-from fedntd.support.files import read_json
+from fedntd.support.files import put, read_json
 
 BACKWARD = 2  # a backward pass costs about two forward passes
 

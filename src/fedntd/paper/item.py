@@ -9,12 +9,12 @@ from fedntd.config.presets import preset
 from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import from_table, with_settings
 from fedntd.errors import require_one_of
+from fedntd.runs.ledger import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedntd.paper.tables import Table
-    from fedntd.runs.ledger import Result
 
 Cell = tuple[str, str]  # row, column
 Settings = dict[str, Any]  # as in a config file
@@ -46,19 +46,19 @@ class Plot(NamedTuple):
     caption: str
 
 
-class Results(dict[Cell, "list[Result]"]):
+class Results(dict[Cell, "list[RunResult]"]):
     """Of an item: for each cell the runs that finished or failed, in the order of their seeds (none: an empty list)."""
 
     def __init__(
-        self, item: "Item", setting: Setting, found: Mapping[Cell, "list[Result]"], measured: Mapping[str, Any]
+        self, item: "Item", setting: Setting, found: Mapping[Cell, "list[RunResult]"], measured: Mapping[str, Any]
     ) -> None:
         super().__init__({cell: list(found.get(cell, [])) for cell in item.runs})
         self.item, self.setting, self.measured = item, setting, dict(measured)
 
-    def __missing__(self, cell: Cell) -> "list[Result]":
+    def __missing__(self, cell: Cell) -> "list[RunResult]":
         return []
 
-    def finished(self, row: str, column: str) -> "list[Result]":
+    def finished(self, row: str, column: str) -> "list[RunResult]":
         return [result for result in self[row, column] if result.status == "finished"]
 
     def config(self, row: str, column: str, seed: int = 0) -> Config:

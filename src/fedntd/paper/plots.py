@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedntd.paper.items.common import COLOURS, panels, rounds_axis
-from fedntd.runs.ledger import Result
+from fedntd.runs.ledger import RunResult
 
 
 class Panel(NamedTuple):
     title: str
     measure: str
-    lines: Mapping[str, Sequence[Result]]  # the runs of each method
+    lines: Mapping[str, Sequence[RunResult]]  # the runs of each method
 
 
 def curves(drawn: Sequence[Panel]) -> Figure:
@@ -38,7 +38,7 @@ def curves(drawn: Sequence[Panel]) -> Figure:
     return figure
 
 
-def mean_curve(ax: Axes, results: Sequence[Result], measure: str, smooth: int = 1, **style: str) -> None:
+def mean_curve(ax: Axes, results: Sequence[RunResult], measure: str, smooth: int = 1, **style: str) -> None:
     """The mean over the runs in the rounds in which all have measured it, in %; the band is one standard deviation.
 
     Where there are more than 50 rounds, `smooth` so many in a row are drawn as their mean, at the one in the middle.

@@ -11,7 +11,8 @@ from fedntd.paper.items import ITEMS, find
 from fedntd.paper.runner import wanted
 from fedntd.paper.tables import Table, to_csv, to_html, to_latex, to_markdown
 from fedntd.report.style import save_figure, styled
-from fedntd.runs.ledger import distinct, put
+from fedntd.runs.ledger import distinct
+from fedntd.support.files import put
 
 FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
 CSS = """

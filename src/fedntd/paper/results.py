@@ -14,7 +14,8 @@ from fedntd.paper.render import draw, progress
 from fedntd.paper.runner import Workshop
 from fedntd.paper.tables import Table, to_markdown
 from fedntd.report.style import save_figure
-from fedntd.runs.ledger import Result, Store, put, read_results
+from fedntd.runs.ledger import RunResult, Store, read_results
+from fedntd.support.files import put
 
 HEAD = """# Results on the real data
 
@@ -69,7 +70,7 @@ def of_either_protocol(item: Item) -> bool:
     return item.measure is None and len({frozenset(runs(protocol)) for protocol in RULES}) == 1
 
 
-def what_there_is(recorded: list[Result]) -> str:
+def what_there_is(recorded: list[RunResult]) -> str:
     if not recorded:
         return "Nothing has been recorded yet.\n"
     devices = sorted({f"{r.environment['device']}, torch {r.environment['torch']}" for r in recorded})

@@ -12,11 +12,12 @@ from fedntd.config.schema import Config
 from fedntd.config.toml import flat, from_table, how, identity
 from fedntd.errors import FedntdError, require
 from fedntd.paper.item import Cell, Item, Results, Setting
-from fedntd.runs.ledger import Store, compact, distinct, file_name, put
+from fedntd.runs.ledger import Store, compact, distinct, file_name
 from fedntd.runs.record import Record
-from fedntd.simulation.together import federate_together, shape
-from fedntd.support.files import read_json
+from fedntd.simulation.together import federate_together
+from fedntd.support.files import put, read_json
 from fedntd.support.wording import show, thing
+from fedntd.sweep.plan import by_shape
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,7 @@ def choose(item: Item, names: Sequence[str]) -> list[Cell]:
 
 def groups(configs: Iterable[Config]) -> list[list[Config]]:
     """Runs that are trained in one step on a GPU, where each group is compiled once."""
-    alike: dict[str, list[Config]] = {}
-    for config in configs:
-        alike.setdefault(shape(config), []).append(config)
-    return list(alike.values())
+    return by_shape(configs, lambda config: config)
 
 
 def describe(config: Config, among: Sequence[Config]) -> str:

@@ -19,7 +19,7 @@ from fedntd.report.compare import Best, Extra, outcomes
 from fedntd.report.statistics import HeatMap
 from fedntd.report.summary import HEADINGS, Group
 from fedntd.runs.reader import Run
-from fedntd.support.files import whole
+from fedntd.support.files import put
 from fedntd.support.wording import duration, figure, show, size, thing
 
 EXPLAINED = {
@@ -47,8 +47,7 @@ class View:
 def write_report(runs: Sequence[Run], file: Path, title: str | None = None, view: View | None = None) -> Path:
     require(bool(runs), "a report needs at least one run")
     page = render(runs, title, view or View())
-    with whole(file) as aside:
-        aside.write_text(page, encoding="utf-8")
+    put(file, page)
     return file
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedntd.errors import FedntdError, did_you_mean, require
+from fedntd.errors import FedntdError, require_known
 from fedntd.report.compare import Extra
 from fedntd.report.summary import Group, differing, is_telling, summarise, telling, words
 from fedntd.runs.reader import Run
@@ -21,11 +21,11 @@ def parse_baseline(text: str, runs: Sequence[Run]) -> tuple[str, str]:
     key, equals, value = text.rpartition("=")
     key = key if equals else "algorithm.name"
     known = dict.fromkeys(k for run in runs for k in run.settings)
-    require(key in known, f"--baseline {text}: no run has the setting '{key}'; {did_you_mean(key, known)}")
+    require_known(key, known, f"--baseline {text}: no run has the setting '{key}'")
     wording = words(key, runs)
     value = wording.get(repr(value), value)
     values = wording.values()
-    require(value in values, f"--baseline {text}: no run has {key} = {value}; {did_you_mean(value, values)}")
+    require_known(value, values, f"--baseline {text}: no run has {key} = {value}")
     return key, value
 
 

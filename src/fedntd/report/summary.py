@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedntd.config.toml import how
-from fedntd.errors import did_you_mean, require
+from fedntd.errors import require_known
 from fedntd.runs.measures import moving_average
 from fedntd.runs.reader import Run
 from fedntd.support.wording import show, thing
@@ -249,7 +249,7 @@ def faceted(groups: list[Group], pairs: list[tuple[str, str]]) -> list[Group]:
 def group_by(runs: Sequence[Run], by: Sequence[str]) -> list[Group]:
     known = dict.fromkeys(key for run in runs for key in run.settings)
     for key in by:
-        require(key in known, f"--by {key}: no run has such a setting; {did_you_mean(key, known)}")
+        require_known(key, known, f"--by {key}: no run has such a setting")
     names, wording = short_names(by), {key: words(key, runs) for key in by}
     groups: dict[str, list[Run]] = {}
     for run in runs:

@@ -6,9 +6,7 @@ records is in `measured/` beside them.
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +19,7 @@ from fedntd.config.toml import from_table, identity, to_table
 from fedntd.errors import FedntdError, require
 from fedntd.runs.measures import moving_average
 from fedntd.runs.reader import Run, read_run, read_sound
-from fedntd.support.files import read_json
+from fedntd.support.files import put, read_json
 from fedntd.support.wording import show, thing
 
 # the measures of a round that are kept, by their names in `Record`
@@ -36,7 +34,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # the finest first
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """One run. `history` has a list with one value a round for each of `KEPT`; those of local models may be absent, or
     None in rounds that did not measure them."""
 
@@ -69,7 +67,7 @@ class Result:
 class Recorded(Run):
     """A run of which its ledger file is left."""
 
-    result: Result
+    result: RunResult
 
     @cached_property
     def columns(self) -> dict[str, list[float]]:
@@ -81,9 +79,9 @@ class Recorded(Run):
         return [{**self.result.environment, "started": self.result.environment["date"]}]
 
 
-def result_of(run: Run) -> Result:
+def result_of(run: Run) -> RunResult:
     history = {name: [getattr(record, name) for record in run.records] for name in KEPT}
-    return Result(
+    return RunResult(
         config=replace(run.config, precision=run.environment.get("precision", run.config.precision)),
         status=run.status,
         reason=run.reason,
@@ -109,7 +107,7 @@ def file_name(config: Config) -> str:
     return "-".join([*(thing(word) for word in words if word), identity(config)])
 
 
-def to_text(result: Result) -> str:
+def to_text(result: RunResult) -> str:
     """Numbers with four digits after the point; one line for each measure, so that a change shows as few lines."""
     entry = {
         "config": to_table(replace(result.config, data=replace(result.config.data, path=""))),  # a path elsewhere
@@ -138,13 +136,13 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def read_result(file: Path) -> Result:
+def read_result(file: Path) -> RunResult:
     entry = read_json(file)
     try:
         config = from_table(entry["config"])
         if entry["status"] == "finished":  # else the run would be missing from a mean, and nobody would know
             _ = entry["history"]["accuracy"], [entry["environment"][key] for key in ("device", "torch", "date")]
-        return Result(
+        return RunResult(
             config=config,
             status=entry["status"],
             reason=entry["reason"],
@@ -155,19 +153,6 @@ def read_result(file: Path) -> Result:
     except (KeyError, TypeError, FedntdError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise FedntdError(f"{file} is not a ledger file: {why}; `fedntd paper record` writes them") from error
-
-
-def put(file: Path, text: str) -> None:
-    """Written aside and moved into place."""
-    aside = file.with_name(f"{file.name}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, file)
-    except OSError as error:
-        with suppress(OSError):  # where a folder of its path is a file, there is nothing to remove
-            aside.unlink(missing_ok=True)
-        raise FedntdError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def find_runs(place: Path) -> list[Path]:
@@ -203,19 +188,19 @@ def record(runs: Iterable[Path], folder: Path) -> list[Path]:
 class Store:
     """The runs that there are, in run folders and in ledgers, to be found by what they compute."""
 
-    def __init__(self, results: Iterable[Result]) -> None:
-        self.by_kind: dict[str, list[Result]] = {}
+    def __init__(self, results: Iterable[RunResult]) -> None:
+        self.by_kind: dict[str, list[RunResult]] = {}
         for result in results:
             self.by_kind.setdefault(kind(result.config), []).append(result)
 
-    def find(self, config: Config) -> Result | None:
+    def find(self, config: Config) -> RunResult | None:
         """A run that stands for `config`: rather one with its folder, then the one with the finest precision, then the
         one with most measured, which stands in all tables: on a GPU, two runs of one setting differ by some tenths."""
         fit = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config)]
         return min(fit, key=preference, default=None)
 
 
-def preference(result: Result) -> tuple:
+def preference(result: RunResult) -> tuple:
     every = result.config.measure.local_every
     return result.folder is None, PRECISIONS.index(result.config.precision), every or math.inf
 
@@ -253,7 +238,7 @@ def read_store(out: Path, ledger: Path | None) -> Store:
     return Store(results + (read_results(ledger) if ledger else []))
 
 
-def read_results(ledger: Path) -> list[Result]:
+def read_results(ledger: Path) -> list[RunResult]:
     return [run.result for run in read_recorded(ledger)]
 
 

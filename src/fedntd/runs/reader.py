@@ -22,8 +22,22 @@ from fedntd.runs.record import Record, read_config, read_records
 from fedntd.support.collector import collector_paused
 from fedntd.support.files import read_json
 
-OR_LEAVE_OUT = ", or leave out this run"
-OR_WITHOUT = f"put a copy back{OR_LEAVE_OUT}"
+
+class Damaged(FedntdError):
+    """A run folder that cannot be read as it is. A table or a report can do without it, if its owner says so."""
+
+    def __str__(self) -> str:
+        return f"{self.without_choice}, or leave out this run"
+
+    @property
+    def without_choice(self) -> str:
+        """Told of a run that was left out already."""
+        return f"{super().__str__()}; put a copy back"
+
+
+def require_sound(condition: bool, what: str) -> None:
+    if not condition:
+        raise Damaged(what)
 
 
 @dataclass(frozen=True)
@@ -60,9 +74,9 @@ class Run:
     def require_all(self, rounds: int) -> None:
         """A run that has finished must not go into a mean without some of its rounds, or without all of them."""
         planned = self.config.federation.rounds
-        require(
+        require_sound(
             self.status != "finished" or rounds >= planned,
-            f"{self.path}/records.jsonl has {rounds} of the {planned} rounds that the run has finished; {OR_WITHOUT}",
+            f"{self.path}/records.jsonl has {rounds} of the {planned} rounds that the run has finished",
         )
 
     @property
@@ -78,7 +92,7 @@ class Run:
         told = ("started", "device", "torch")  # what is asked for of every run
         last = entries[-1] if isinstance(entries, list) and entries else None
         whole = isinstance(last, dict) and all(isinstance(last.get(key), str) for key in told)
-        require(whole, f"{file} is damaged: it has no entry with {', '.join(told)}; {OR_WITHOUT}")
+        require_sound(whole, f"{file} is damaged: it has no entry with {', '.join(told)}")
         return entries
 
     @property
@@ -96,7 +110,7 @@ class Run:
         file = self.path / "partition.json"
         found = table_with(("classes", "counts"), list, file)
         even = all(isinstance(row, list) and len(row) == len(found["classes"]) for row in found["counts"])
-        require(even, f"{file} is damaged: a client's counts are not one for each class; {OR_WITHOUT}")
+        require_sound(even, f"{file} is damaged: a client's counts are not one for each class")
         return found
 
     @property
@@ -145,17 +159,17 @@ def read_sound(paths: Iterable[Path], *parts: str, named: Collection[Path] = ())
                 for part in parts:
                     getattr(run, part)
                 runs.append(run)
-            except FedntdError as error:
+            except Damaged as error:
                 if path in named:
                     raise
-                print(f"left out: {str(error).removesuffix(OR_LEAVE_OUT)}", file=sys.stderr)
+                print(f"left out: {error.without_choice}", file=sys.stderr)
     return runs
 
 
 def read_run(path: str | Path) -> Run:
     path = Path(path)
     for name in ("config.toml", "status.json"):
-        require((path / name).is_file(), f"{path} has no {name}, so it is no run folder; {OR_WITHOUT}")
+        require_sound((path / name).is_file(), f"{path} has no {name}, so it is no run folder")
     status = table_with(("status", "reason"), str, path / "status.json")
     return Run(
         path=path,
@@ -168,16 +182,15 @@ def read_run(path: str | Path) -> Run:
 def table_with(keys: Sequence[str], kind: type, file: Path) -> dict[str, Any]:
     found = looked_at(read_json, file)
     whole = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key in keys)
-    require(whole, f"{file} is damaged: it has no {' and '.join(keys)}; {OR_WITHOUT}")
+    require_sound(whole, f"{file} is damaged: it has no {' and '.join(keys)}")
     return found
 
 
 def looked_at(reader: Callable[[Path], Any], path: Path) -> Any:
-    """What is read for a table or a report, which can do without a run that is damaged, if its owner says so."""
     try:
         return reader(path)
     except FedntdError as error:
-        raise FedntdError(f"{error}; {OR_WITHOUT}") from error
+        raise Damaged(str(error)) from error
 
 
 def is_locked(path: Path, name: str = ".lock") -> bool:

@@ -34,7 +34,7 @@ from fedntd.config.registry import resolve_own
 from fedntd.config.schema import CHOICES, Config, own_names
 from fedntd.errors import FedntdError, require
 from fedntd.support.environment import environment
-from fedntd.support.files import read_json
+from fedntd.support.files import atomic, read_json, sync
 from fedntd.tree import Weights
 
 PATIENCE = 1.0  # seconds: whoever looks whether a run goes on (`is_locked`) holds its lock for a moment
@@ -98,6 +98,7 @@ class RunFolder:
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
         self.path, self.config, self.resume = path, config, resume
         self.recorded_round, self.saved_round = 0, 0
+        self.noted: list[str] = []
         self.lock = FileLock(path / ".lock")
 
     def __enter__(self) -> Self:
@@ -179,24 +180,26 @@ class RunFolder:
         self.recorded_round = record.round
 
     def save(self, state: State, with_clients: bool = True) -> None:
-        """Write the checkpoint aside, then move it into place, so that there is a whole one at any moment.
-
-        Without the clients' own states it is smaller, and no further rounds can be played from it.
-        """
+        """Write the checkpoint; without the clients' own states it is smaller, and no further rounds can be played from
+        it."""
         if state.round == self.saved_round or state.round > self.recorded_round:
             return
         own = {str(k): own for k, own in state.own.items()} if with_clients else {}
         tensors = tree.flatten({"w": state.w, "server": state.server, "own": own})
         left_out = {"clients": "left out"} if state.own and not with_clients else {}
-        aside = self.path / "checkpoint.safetensors.part"
-        with writing(self.path, aside):
+        with writing(self.path), atomic(self.path / "checkpoint.safetensors", locked=True, synced=True) as aside:
             sync(self.path / "records.jsonl")  # a checkpoint must never be ahead of the records on disk
             contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
             save_file(contiguous, aside, metadata={"round": str(state.round), **left_out})
             shutil.copymode(self.path / "records.jsonl", aside)  # safetensors lets nobody else read its files
-            sync(aside)
-            os.replace(aside, self.path / "checkpoint.safetensors")
         self.saved_round = state.round
+
+    def put_notes(self, notes: Sequence[str]) -> None:
+        """Where the engine goes a slower way than its own: into the last entry of environment.json."""
+        if list(notes) != self.noted:
+            entries = read_own(self.path / "environment.json", read_starts)
+            entries[-1]["notes"] = self.noted = list(notes)
+            self.put_json("environment.json", entries)
 
     def put_status(self, status: str, reason: str = "") -> None:
         self.put_json("status.json", {"status": status, "reason": reason})
@@ -205,11 +208,8 @@ class RunFolder:
         self.put(name, json.dumps(value, indent=1) + "\n")
 
     def put(self, name: str, text: str) -> None:
-        aside = self.path / f"{name}.part"
-        with writing(self.path, aside):
+        with writing(self.path), atomic(self.path / name, locked=True, synced=True) as aside:
             aside.write_text(text, encoding="utf-8")
-            sync(aside)
-            os.replace(aside, self.path / name)
 
 
 def read_config(file: Path) -> Config:
@@ -248,23 +248,15 @@ def check_same(config: Config, saved: Config, path: Path) -> None:
 
 
 @contextmanager
-def writing(folder: Path, aside: Path | None = None) -> Iterator[None]:
-    """Turn a failed write (a full disk, no permission) into one sentence, and leave no half-written file."""
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failed write (a full disk, no permission) into one sentence."""
     try:
         yield
     except (OSError, safetensors.SafetensorError) as error:
-        if aside:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else str(error)
         begun = os.path.exists(folder / "config.toml")  # which does not mind a folder that may not be looked into
         then = "the last checkpoint is kept: make room, then go on with --resume" if begun else "choose another folder"
         raise FedntdError(f"{folder} cannot be written to: {reason}; {then}") from error
-
-
-def sync(file: Path) -> None:
-    with open(file, "rb") as opened:
-        os.fsync(opened.fileno())
 
 
 def or_anew(folder: Path) -> str:

@@ -5,7 +5,6 @@ rates and other numbers, but not in what is computed with them.
 """
 
 import gc
-import json
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,33 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedntd.config.schema import Config, share_of_cohort, with_own_code
-from fedntd.config.toml import flat
+from fedntd.config.schema import Config, with_own_code
 from fedntd.data.dataset import Dataset
 from fedntd.engine.devices import choose_device
 from fedntd.errors import Diverged, FedntdError, require
 from fedntd.runs.record import Record, RunFolder, State, as_begun, or_anew, read_own
-from fedntd.simulation.federation import Federation
-from fedntd.simulation.rounds import play_together
+from fedntd.simulation.federation import Federation, play_together
+from fedntd.simulation.sharing import set_varying, shape
 from fedntd.support.interrupts import uninterrupted
-
-# in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
-FREE = {
-    *("seed", "partition_seed", "workers", "checkpoint_seconds", "optimiser.lr", "optimiser.decay"),
-    *(f"federation.{key}" for key in ("clients", "ratio", "rounds", "local_epochs", "aggregation")),
-}
-
-
-def shape(config: Config) -> str:
-    """The same for runs that can be trained in one step."""
-    fixed = {
-        key: value
-        for key, value in flat(config).items()
-        if key not in FREE
-        and not key.startswith("partition.")
-        and not (key.startswith("algorithm.") and isinstance(value, float))
-    }
-    return json.dumps(fixed, sort_keys=True)
 
 
 def federate(
@@ -150,9 +130,9 @@ def train(
         going: list[Member] = []
         for i, config in configs.items():
             try:
-                beside, out = going[0].run if going else None, outs[i]
+                share_with, out = going[0].run if going else None, outs[i]
                 begun = as_begun(config, out) if out and resume[i] else config
-                run = Federation(begun, dataset, model, beside, len(configs) > 1, auxiliary)
+                run = Federation(begun, dataset, model, share_with, len(configs) > 1, auxiliary)
                 asked = replace(run.config, precision=config.precision)
                 folder = None if out is None else open_folders.enter_context(RunFolder(out, asked, resume[i]))
                 member = Member(i, run, folder)
@@ -198,7 +178,7 @@ def start(member: Member) -> None:
     found = folder.restore(torch.device("cpu")) if folder.resume else None
     if found:
         check_same_things(run, folder.path, found[0])
-        run.take_up(*found)
+        run.restore(*found)
     folder.start(run.dataset.classes, run.counts, run.device, run.precision)
     if run.finished:
         folder.put_status("finished")
@@ -252,6 +232,7 @@ def write_down(member: Member, outcome: Record | Diverged, save: bool, keep_clie
     try:
         if not failed:
             folder.append(outcome)
+        folder.put_notes(run.engine.notes)
         if failed or run.finished or save:
             folder.save(run.state, keep_clients or failed or not run.finished)
         if failed or run.finished:
@@ -259,11 +240,3 @@ def write_down(member: Member, outcome: Record | Diverged, save: bool, keep_clie
     except FedntdError as error:
         return error
     return outcome
-
-
-def set_varying(runs: list[Federation]) -> None:
-    """Tell the runs in which hyper-parameters they differ."""
-    # methods know which share of the clients takes part, too
-    options = [{**run.config.algorithm.options, "ratio": share_of_cohort(run.config)} for run in runs]
-    for run, mine in zip(runs, options, strict=True):
-        run.varying = {key: value for key, value in mine.items() if any(other[key] != value for other in options)}

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -20,7 +20,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "fedntd.devices": ("fedntd.engine.devices",),
     "fedntd.engines": ("fedntd.engine.sequential",),
     "fedntd.environment": ("fedntd.support.environment",),
-    "fedntd.federation": ("fedntd.simulation.federation",),
+    "fedntd.federation": ("fedntd.simulation.federation", "fedntd.simulation.setup", "fedntd.simulation.checks"),
     "fedntd.files": ("fedntd.support.files",),
     "fedntd.forking": ("fedntd.engine.forking",),
     "fedntd.graphs": ("fedntd.engine.cuda_graphs",),
@@ -35,11 +35,11 @@ MOVED: dict[str, tuple[str, ...]] = {
     "fedntd.progress": ("fedntd.cli.progress",),
     "fedntd.record": ("fedntd.runs.record",),
     "fedntd.report.wording": ("fedntd.support.wording",),
-    "fedntd.rounds": ("fedntd.simulation.rounds",),
+    "fedntd.rounds": ("fedntd.simulation.federation",),
     "fedntd.steps": ("fedntd.engine.compiler",),
     "fedntd.tables": ("fedntd.config.toml",),
     "fedntd.tiles": ("fedntd.kernels.tiles",),
-    "fedntd.together": ("fedntd.simulation.together",),
+    "fedntd.together": ("fedntd.simulation.together", "fedntd.simulation.sharing"),
     "fedntd.tracing": ("fedntd.engine.tracing",),
     "fedntd.triton_kernels": ("fedntd.kernels.triton_kernels",),
     "fedntd.trust": ("fedntd.config.trust",),
@@ -65,17 +65,18 @@ def install() -> None:
     sys.meta_path.append(OldNames())  # last: it is asked for what nobody else finds
 
 
-def names_of(package: str, module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that was a module, whose names are in `module` now."""
+def names_of(package: str, module: str, renamed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that was a module, whose names are in `module` now; some are other names."""
 
     def get(name: str) -> Any:
         new = f"{package}.{module}"
         # the import system asks for modules of the package here before it looks for them
         if not name.startswith("__") and importlib.util.find_spec(f"{package}.{name}") is None:
             held = vars(importlib.import_module(new))
-            if name in held:
-                warn(f"{package}.{name}", f"{new}.{name}")
-                return held[name]
+            now = (renamed or {}).get(name, name)
+            if now in held:
+                warn(f"{package}.{name}", f"{new}.{now}")
+                return held[now]
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
     return get

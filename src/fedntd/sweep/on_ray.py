@@ -20,6 +20,7 @@ from fedntd.data import download
 from fedntd.data.download import either
 from fedntd.errors import FedntdError, require
 from fedntd.report.export import need
+from fedntd.support.files import whole
 from fedntd.sweep.execute import (
     Died,
     Event,
@@ -64,7 +65,7 @@ def on_cluster(ray: Any, groups: Sequence[Group], out: Path, address: str | None
         require(slots > 0, f"the Ray cluster at {address} has neither CPUs nor GPUs")
         data = ray.put(dataset_files(job.config for group in groups for job in group))
         task = ray.remote(num_cpus=0 if gpus else 1, num_gpus=min(1, gpus / slots), max_retries=0)(train_there)
-        tasks = [Task(ray, task, data, out) for _ in range(min(slots, max(1, len(groups))))]
+        tasks = [RayWorker(ray, task, data, out) for _ in range(min(slots, max(1, len(groups))))]
         if not address:
             groups = share_cores(groups, slots)
         yield from side_by_side(groups, tasks)
@@ -72,7 +73,7 @@ def on_cluster(ray: Any, groups: Sequence[Group], out: Path, address: str | None
         ray.shutdown()
 
 
-class Task(Worker):
+class RayWorker(Worker):
     """Sends one group after the other to the cluster, and passes on what comes back."""
 
     def __init__(self, ray: Any, task: Any, data: Any, out: Path) -> None:
@@ -140,10 +141,8 @@ def data_folder(data: Files) -> Path:
         for name, content in data.items():
             file = folder / name
             if not file.exists():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                aside = file.with_name(f"{file.name}.part")
-                aside.write_bytes(content)
-                os.replace(aside, file)
+                with whole(file, locked=True) as aside:
+                    aside.write_bytes(content)
         for dataset in own.iterdir() if own.is_dir() else ():
             if dataset.is_dir() and not (folder / dataset.name).exists():
                 (folder / dataset.name).symlink_to(dataset)

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedntd.config import presets
 from fedntd.config.build import load_dataset
@@ -26,12 +26,13 @@ from fedntd.config.schema import Config, make_algorithm
 from fedntd.config.toml import from_table, identity, read, toml_value, with_settings
 from fedntd.config.unlabelled import unlabelled
 from fedntd.engine.devices import choose_device, device_name
-from fedntd.errors import FedntdError, did_you_mean, require
-from fedntd.simulation.together import shape
+from fedntd.errors import FedntdError, require, require_known
+from fedntd.simulation.sharing import shape
 from fedntd.support.wording import show, thing
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
 MOST_TOGETHER = {"cpu": 8, "cuda": 32}  # runs in one group: on a CPU there is nothing to gain from more
+Thing = TypeVar("Thing")
 Changes = dict[str, Any]  # "section.key" -> value
 
 
@@ -66,7 +67,7 @@ def read_sweep(
     """
     table = read(file)
     for key in table:
-        require(key in KEYS, f"unknown key '{key}' in {file}; {did_you_mean(key, KEYS)}")
+        require_known(key, KEYS, f"unknown key '{key}' in {file}")
     base = with_changes(find_base(table.get("base", {}), file.parent, trust), flatten(section(table, "settings")))
     base = with_settings(base, settings)
     check_base(base, prepare)  # a mistake in the base is not one of each run
@@ -102,9 +103,9 @@ def check_base(base: Mapping[str, Any], prepare: Callable[[Config], Config]) -> 
     try:
         prepare(from_table(base))
     except FedntdError as error:
-        listed = [key for key, value in flatten(base).items() if isinstance(value, list)]
-        meant = any(str(error).startswith(f"{key} ") for key in listed)
-        raise FedntdError(f"{error}; a list of values to try goes into [grid]" if meant else str(error)) from error
+        if not isinstance(flatten(base).get(error.key), list):
+            raise
+        raise FedntdError(f"{error}; a list of values to try goes into [grid]") from error
 
 
 def section(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -191,7 +192,9 @@ def planned(base: Mapping[str, Any], points: Sequence[Changes], prepare: Callabl
         try:
             config = prepare(from_table(with_changes(base, changes)))
         except FedntdError as error:
-            raise FedntdError(f"run '{name}': {error}" if len(points) > 1 else str(error)) from error
+            if len(points) == 1:
+                raise
+            raise FedntdError(f"run '{name}': {error}") from error
         key = identity(config)
         if key not in runs:
             runs[key] = Planned(free_name(name, key, taken), config)
@@ -299,16 +302,21 @@ def rounds_done(folder: Path) -> int:
 
 def groups(planned_jobs: Sequence[Job], most: int, parts: int = 1) -> list[list[Job]]:
     """Runs of one shape together, at most so many, and in no fewer groups than there are workers if it can be."""
-    by_shape: dict[Any, list[Job]] = {}
-    for job in planned_jobs:
-        by_shape.setdefault(shape(job.config), []).append(job)
     most = max(1, min(most, -(-len(planned_jobs) // parts)))
     return [
         [*same[start : start + size]]
-        for same in by_shape.values()
+        for same in by_shape(planned_jobs, lambda job: job.config)
         for size in [-(-len(same) // -(-len(same) // most))]  # pieces as even as can be
         for start in range(0, len(same), size)
     ]
+
+
+def by_shape(things: Iterable[Thing], config_of: Callable[[Thing], Config]) -> list[list[Thing]]:
+    """Those that can be trained in one step, in the order in which they come."""
+    alike: dict[str, list[Thing]] = {}
+    for one in things:
+        alike.setdefault(shape(config_of(one)), []).append(one)
+    return list(alike.values())
 
 
 def most_together(asked: Sweep, planned_jobs: Sequence[Job]) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 from fedntd.config.registry import typed
 from fedntd.config.schema import Config, with_own_code
 from fedntd.config.toml import from_table
-from fedntd.errors import FedntdError, did_you_mean, require, require_one_of
+from fedntd.errors import FedntdError, require, require_known, require_one_of
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS
 from fedntd.sweep.plan import Changes, Sweep, with_changes
@@ -67,7 +67,7 @@ class Search:
 
 def read_search(table: Mapping[str, Any]) -> Search:
     for key in table:
-        require(key in KEYS, f"unknown key 'search.{key}'; {did_you_mean(key, KEYS)}")
+        require_known(key, KEYS, f"unknown key 'search.{key}'")
     rest = {key: value for key, value in table.items() if key != "keys"}
     return Search(space_of(table.get("keys", {})), **rest)
 

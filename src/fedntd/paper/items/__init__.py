@@ -2,7 +2,7 @@
 
 import importlib
 
-from fedntd.errors import FedntdError, did_you_mean
+from fedntd.errors import require_known
 from fedntd.paper.item import Item
 
 ITEMS: dict[str, str] = {
@@ -39,7 +39,6 @@ ITEMS: dict[str, str] = {
 
 
 def find(name: str) -> Item:
-    if name not in ITEMS:
-        raise FedntdError(f"the paper has no item '{name}'; {did_you_mean(name, ITEMS)}")
+    require_known(name, ITEMS, f"the paper has no item '{name}'")
     module, _, attribute = ITEMS[name].partition(":")
     return getattr(importlib.import_module(f"fedntd.paper.items.{module}"), attribute)

@@ -18,7 +18,7 @@ from fedntd.paper.items.common import (
     rounds_axis,
 )
 from fedntd.report.style import bare, colour_bar
-from fedntd.runs.ledger import Result
+from fedntd.runs.ledger import RunResult
 
 LEVELS = {"IID": "iid", "α=0.5": "lda0.5", "α=0.3": "lda0.3", "α=0.1": "lda0.1", "α=0.05": "lda0.05"}
 DATASETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
@@ -39,7 +39,7 @@ def render(results: Results) -> list[Plot]:
     return plots
 
 
-def forgetting(servers: dict[str, Result], results: Results) -> Plot:
+def forgetting(servers: dict[str, RunResult], results: Results) -> Plot:
     """Figure 2: class-wise accuracy, similarity to the round before, F against heterogeneity."""
     figure, axes = panels(1, 4, 10.2, 2.9, width_ratios=[1.35, 1.35, 1.3, 1.2])
     (first, second, similarity, against) = axes[0]
