@@ -1,6 +1,8 @@
 """The rooms of the package and who may import whom (docs/engine.md shows them): read from the source of every file."""
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +79,29 @@ def test_no_import_between_rooms_is_for_type_checkers_alone(file: Path):
                 names = [line.module] if isinstance(line, ast.ImportFrom) else []
                 rooms = {name.split(".")[1] for name in names if name and name.startswith("fedntd.")}
                 assert rooms <= {room_of(file)}, f"{file}, line {line.lineno}"
+
+
+# --- what is public ---------------------------------------------------------------------------------------------
+
+PUBLIC = ("algorithms", "models", "data", "analysis", "report", "flower")
+PAGES = sorted([*(SOURCE.parents[1] / "docs").glob("*.md"), *SOURCE.parents[1].glob("*.md")])
+
+
+@pytest.mark.parametrize("room", ["", *PUBLIC])
+def test_public_names_are_there_and_have_docstrings(room: str):
+    package = importlib.import_module(f"fedntd.{room}" if room else "fedntd")
+    assert package.__all__
+    for name in package.__all__:
+        found = getattr(package, name)
+        if callable(found):
+            told = (found.__doc__ or "").strip()
+            made = f"{found.__name__}("  # what dataclasses and NamedTuples write for themselves
+            assert told, f"{package.__name__}.{name} has no docstring"
+            assert not told.startswith((made, "Alias for")), f"{package.__name__}.{name} has no docstring of its own"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_documentation_imports_public_names_only(page: Path):
+    """From the package, or from a public room: all else may move."""
+    for module in re.findall(r"^\s*(?:from|import) (fedntd[\w.]*)", page.read_text(encoding="utf-8"), flags=re.M):
+        assert module == "fedntd" or module.split(".")[1] in PUBLIC, f"{page.name} imports {module}"

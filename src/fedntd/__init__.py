@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from fedntd.algorithms.fedavg import FedAvg
     from fedntd.algorithms.fedntd import FedNTD
     from fedntd.config.presets import configure
+    from fedntd.config.registry import Choice
     from fedntd.config.schema import Config
+    from fedntd.config.toml import to_toml
     from fedntd.data.augment import Augment
     from fedntd.data.dataset import Dataset, from_tensors
     from fedntd.errors import Diverged, FedntdError
@@ -31,6 +33,7 @@ PUBLIC = {
     "ALGORITHMS": "fedntd.algorithms",
     "Augment": "fedntd.data.augment",
     "Batch": "fedntd.models.functional",
+    "Choice": "fedntd.config.registry",
     "Config": "fedntd.config.schema",
     "Context": "fedntd.algorithms.base",
     "Dataset": "fedntd.data.dataset",
@@ -52,6 +55,7 @@ PUBLIC = {
     "from_tensors": "fedntd.data.dataset",
     "load": "fedntd.report.export",
     "read_run": "fedntd.runs.reader",
+    "to_toml": "fedntd.config.toml",
 }
 PACKAGES = {"algorithms", "analysis", "data", "flower", "models", "report"}
 
@@ -59,6 +63,7 @@ __all__ = [
     "ALGORITHMS",
     "Augment",
     "Batch",
+    "Choice",
     "Config",
     "Context",
     "Dataset",
@@ -80,6 +85,7 @@ __all__ = [
     "from_tensors",
     "load",
     "read_run",
+    "to_toml",
 ]
 
 try:

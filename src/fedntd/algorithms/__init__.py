@@ -1,5 +1,6 @@
 """The methods, one file each. To add one: write the file and add a line here; tests/test_contract.py then checks it."""
 
+from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedacg import FedACG
 from fedntd.algorithms.fedalign import FedAlign
 from fedntd.algorithms.fedasam import FedASAM
@@ -61,3 +62,37 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
 
 # `server.name`: what a server can do with a step, whatever method it comes from
 SERVER_RULES: dict[str, type[FedAvg]] = {"none": FedAvg, "fedavgm": FedAvgM, "fedopt": FedOpt}
+
+__all__ = [
+    "ALGORITHMS",
+    "SERVER_RULES",
+    "Context",
+    "FedACG",
+    "FedASAM",
+    "FedAlign",
+    "FedAvg",
+    "FedAvgM",
+    "FedBE",
+    "FedCurv",
+    "FedDF",
+    "FedDecorr",
+    "FedDyn",
+    "FedExP",
+    "FedKD",
+    "FedKDNTD",
+    "FedLC",
+    "FedLMD",
+    "FedNTD",
+    "FedNTDMSE",
+    "FedNova",
+    "FedNovaReleased",
+    "FedOpt",
+    "FedProx",
+    "FedRS",
+    "FedSAM",
+    "FedSOL",
+    "Moon",
+    "Result",
+    "Scaffold",
+    "Upload",
+]

@@ -48,5 +48,7 @@ class Result(NamedTuple):
 
 
 class Upload(NamedTuple):
+    """What a client makes of its training: what it sends, and what it keeps."""
+
     up: dict[str, Any]  # sent to the server: a tree; FedAvg's {"delta": w - w_g}
     own: dict[str, Any]  # kept by the client for the next time it is sampled

@@ -44,6 +44,8 @@ def distances(inside: Inside, p: Vector, order: float = 1) -> Distances:
 
 
 class Correlation(NamedTuple):
+    """Pearson's and Spearman's correlation coefficients."""
+
     pearson: float
     spearman: float
 

@@ -67,6 +67,8 @@ def perturbed_losses(loss: Loss, w: Weights, sigmas: Sequence[float], draws: int
 
 
 class Eigenpairs(NamedTuple):
+    """Eigenvalues of a Hessian, largest first, and their eigenvectors."""
+
     values: Vector  # the largest first
     vectors: list[Weights]  # of length 1
 

@@ -103,6 +103,8 @@ class Measure:
 
 @dataclass(frozen=True)
 class Config:
+    """All settings of a run; docs/configuration.md lists them. `configure` makes one of a preset, a file or a table."""
+
     seed: int = 0
     engine: str = "auto"  # "sequential": clients one by one; "vectorised": all in one step; auto: by the device
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one

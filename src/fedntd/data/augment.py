@@ -23,6 +23,8 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True)
 class Augment:
+    """How a training image is changed at random, anew each time it is seen: crop, flip, Cutout."""
+
     pad: int = 0  # random crop of the original size from the image padded by so much
     reflect: bool = False  # pad by reflection instead of black
     flip: bool = False  # mirror left and right with probability 1/2

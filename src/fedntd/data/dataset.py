@@ -11,12 +11,16 @@ from fedntd.errors import FedntdError, require
 
 
 class Part(NamedTuple):
+    """Samples and their labels: the training or the test half of a dataset."""
+
     x: Tensor  # uint8 images [N, channel, height, width], or float or int64 samples of any shape, used as they are
     y: Tensor  # int64 [N]
 
 
 @dataclass(frozen=True)
 class Dataset:
+    """Training and test samples with their labels, class names, and how samples are shown to a network."""
+
     name: str
     train: Part
     test: Part

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fedntd.models.cnn import CNN
+from fedntd.models.functional import Batch, Model, Out, Taps
 from fedntd.models.resnet import resnet10, resnet18
 from fedntd.models.resnet56 import ResNet56
 
@@ -14,3 +15,5 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet56": ResNet56,
 }
+
+__all__ = ["CNN", "MODELS", "Batch", "Model", "Out", "ResNet56", "Taps", "resnet10", "resnet18"]

@@ -38,6 +38,8 @@ class Taps(NamedTuple):
 
 
 class Out(NamedTuple):
+    """What a network answers to a batch."""
+
     logits: Tensor
     z: Tensor | None = None  # features: what the last layer sees
     taps: Taps | None = None

@@ -60,4 +60,5 @@ def resnet10(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-18 for small images: two blocks in each of four stages, BatchNorm without running statistics."""
     return ResNet(shape, classes, (2, 2, 2, 2))

@@ -24,6 +24,7 @@ class Extra:
 
 
 def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[Extra] = ()) -> Table:
+    """A table of runs for the terminal; runs that differ only in seed are one row, mean and standard deviation."""
     groups = group(runs, by)
     best = best_shown(groups)
     several = any(len(g.runs) > 1 for g in groups)
@@ -55,6 +56,7 @@ def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
 
 
 def compare_json(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[Extra] = ()) -> list[dict[str, Any]]:
+    """The rows of `compare_table` as plain values, for scripts."""
     keys = by or telling(runs)
     result = []
     for g in group(runs, by):

@@ -30,10 +30,12 @@ from fedntd.runs.reader import Run
 
 
 def learning_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
+    """Test accuracy over the rounds."""
     return lines_figure(runs, "accuracy", "test accuracy (%)", 100, by=by)
 
 
 def forgetting_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
+    """Forgetting F over the rounds."""
     figure = lines_figure(runs, "forgetting", "forgetting $F$", 1, by=by)
     for ax in figure.axes:
         ax.axhline(0, color="#555555", linewidth=0.7, zorder=1)  # below it, the model is better than ever before

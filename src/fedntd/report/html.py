@@ -45,6 +45,7 @@ class View:
 
 
 def write_report(runs: Sequence[Run], file: Path, title: str | None = None, view: View | None = None) -> Path:
+    """Write one self-contained HTML page about these runs."""
     require(bool(runs), "a report needs at least one run")
     page = render(runs, title, view or View())
     put(file, page)

@@ -40,6 +40,7 @@ class Summary:
 
 
 def summarise(run: Run) -> Summary:
+    """The figures that tables show of a run: final, best, last ten rounds, moving average, forgetting."""
     columns = run.columns
     accuracy = columns["accuracy"]
     return Summary(

@@ -167,6 +167,7 @@ def read_sound(paths: Iterable[Path], *parts: str, named: Collection[Path] = ())
 
 
 def read_run(path: str | Path) -> Run:
+    """The run in a folder, finished or still going on. Nothing that its config names is imported."""
     path = Path(path)
     for name in ("config.toml", "status.json"):
         require_sound((path / name).is_file(), f"{path} has no {name}, so it is no run folder")
