@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedntd.algorithms.fedavg import FedAvg
     from fedntd.algorithms.fedntd import FedNTD
     from fedntd.config.presets import configure
+    from fedntd.config.registry import Choice
     from fedntd.config.schema import Config
     from fedntd.data.augment import Augment
     from fedntd.data.dataset import Dataset, from_tensors
@@ -31,6 +32,7 @@ PUBLIC = {
     "ALGORITHMS": "fedntd.algorithms",
     "Augment": "fedntd.data.augment",
     "Batch": "fedntd.models.functional",
+    "Choice": "fedntd.config.registry",
     "Config": "fedntd.config.schema",
     "Context": "fedntd.algorithms.base",
     "Dataset": "fedntd.data.dataset",
@@ -59,6 +61,7 @@ __all__ = [
     "ALGORITHMS",
     "Augment",
     "Batch",
+    "Choice",
     "Config",
     "Context",
     "Dataset",
