@@ -75,6 +75,8 @@ def time_rounds(runs: list[Federation], rounds: int) -> Timed:
     started = time.perf_counter()
     play_together(runs)
     first = time.perf_counter() - started
+    for note in runs[0].engine.notes:
+        print(f"note: {note}", file=sys.stderr)
     seconds, samples = [], 0
     for _ in range(rounds):
         records = [record for record in play_together(runs) if isinstance(record, Record)]

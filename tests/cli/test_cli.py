@@ -99,6 +99,14 @@ def test_run_compare_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert [r.round for r in read_run(Path("runs/a")).records] == [1, 2, 3]
 
 
+def test_verbose_tells_how_a_run_is_computed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert train(monkeypatch, "runs/a", "engine=vectorised", more=("--verbose",)) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if " engine, " in line]
+    assert len(said) == 1  # not after each round
+    assert re.fullmatch(r"vectorised engine, CPU .*, fp32", said[0])
+    assert read_run(Path("runs/a")).environment["engine"] == "vectorised"
+
+
 def test_a_run_without_a_name_gets_the_next_free_one(monkeypatch: pytest.MonkeyPatch):
     chosen = [part for setting in QUICK for part in ("--set", setting)]
     for _ in range(2):

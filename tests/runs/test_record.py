@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 
 import pytest
@@ -383,3 +383,30 @@ def test_objects_must_be_handed_over_again(tmp_path: Path, blobs: Dataset, tiny_
     list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
     with pytest.raises(FedntdError, match="this run's data 'blobs' was an object in Python"):
         list(federate(read_run(tmp_path / "run").config, out=tmp_path / "run", resume=True))
+
+
+def test_what_the_engine_notes_is_in_the_last_entry(
+    blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A note may come in any round, and says something of that start alone."""
+    append, notes = RunFolder.append, ["one by one, since it has a loop", "compiled anew for each number of clients"]
+
+    def noting(folder: RunFolder, record: Record) -> None:
+        append(folder, record)
+        if record.round == 2:
+            folder.put_notes(notes)
+
+    monkeypatch.setattr(RunFolder, "append", noting)
+    monkeypatch.setattr(RunFolder, "put_notes", partialmethod(put_only_some, RunFolder.put_notes))
+    list(federate(make_config(federation={"rounds": 2}), blobs, tiny_net(), out=tmp_path / "run"))
+    assert read_run(tmp_path / "run").environment["notes"] == notes
+    list(federate(make_config(federation={"rounds": 3}), blobs, tiny_net(), out=tmp_path / "run", resume=True))
+    first, second = read_run(tmp_path / "run").starts
+    assert first["notes"] == notes
+    assert "notes" not in second
+
+
+def put_only_some(folder: RunFolder, put: Callable[[RunFolder, list[str]], None], notes: list[str]) -> None:
+    """The engine of a CPU has none."""
+    if notes:
+        put(folder, notes)

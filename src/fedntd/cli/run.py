@@ -45,6 +45,10 @@ def run(
         bool, typer.Option("--resume", help="Go on with the run in --out, killed or interrupted.")
     ] = False,
     trust: Trust = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Say how a run is computed, and where it goes a slower way, and why."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Example: [b]fedntd run cifar10-s2 --set algorithm.name=fedavg --set seed=1 --out runs/fedavg-1[/b]
@@ -71,10 +75,14 @@ def run(
     else:
         outcomes = outcomes_of(federate(configs[0], out=out, resume=resume))
     failed: dict[Path, FedntdError] = {}
+    told: set[Path] = set()
     try:
         for i, outcome in show_progress(outcomes, configs, names, stderr):
             if isinstance(outcome, FedntdError):
                 failed[outs[i]] = outcome
+            elif verbose and outs[i] not in told:
+                told.add(outs[i])
+                tell_how(outs[i], names[i])
     except KeyboardInterrupt:
         outcomes.close()
         again = "the same command and --resume" if several else f"fedntd run --resume --out {out}"
@@ -94,6 +102,17 @@ def run(
         stdout.print(f"{'run folders in' if several else 'run folder'}: {escape(str(out))}", soft_wrap=True)
     if failed:
         raise typer.Exit(1)
+
+
+def tell_how(folder: Path, name: str) -> None:
+    """After the first round, when all is compiled: device, engine, precision, and what the engine has noted."""
+    how = read_run(folder).environment
+    stderr.print(
+        f"{f'{name}: ' if name else ''}{how.get('engine')} engine, {how['device']}, {how.get('precision')}",
+        soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
+    for note in how.get("notes", []):
+        stderr.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
 
 
 def outcomes_of(records: Generator[Record]) -> Outcomes:

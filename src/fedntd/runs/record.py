@@ -126,12 +126,17 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.lock.release()
 
-    def start(self, classes: Sequence[str], counts: np.ndarray, device: torch.device, precision: str) -> None:
+    def start(
+        self, classes: Sequence[str], counts: np.ndarray, device: torch.device, precision: str, engine: str = ""
+    ) -> None:
         """Write what is known before the first round."""
         self.put_json("partition.json", {"classes": list(classes), "counts": counts.tolist()})
         file = self.path / "environment.json"
         earlier = read_own(file, read_starts) if file.exists() else []
-        self.put_json("environment.json", [*earlier, {**environment(device), "precision": precision}])
+        self.put_json(
+            "environment.json",
+            [*earlier, {**environment(device), "precision": precision, **({"engine": engine} if engine else {})}],
+        )
         if not (self.path / "records.jsonl").exists():
             self.put("records.jsonl", "")
         self.put_status("running")

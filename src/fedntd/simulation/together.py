@@ -179,7 +179,8 @@ def start(member: Member) -> None:
     if found:
         check_same_things(run, folder.path, found[0])
         run.restore(*found)
-    folder.start(run.dataset.classes, run.counts, run.device, run.precision)
+    engine = type(run.engine).__name__.lower()
+    folder.start(run.dataset.classes, run.counts, run.device, run.precision, engine)
     if run.finished:
         folder.put_status("finished")
 
