@@ -81,6 +81,20 @@ def test_no_import_between_rooms_is_for_type_checkers_alone(file: Path):
                 assert rooms <= {room_of(file)}, f"{file}, line {line.lineno}"
 
 
+def test_no_modules_import_each_other():
+    """Within a room, either: what a file imports when it is imported makes no circle."""
+    names = {".".join(["fedntd", *file.relative_to(SOURCE).with_suffix("").parts]): file for file in FILES}
+    needed: dict[str, set[str]] = {}
+    for name, file in names.items():
+        lines = [line for line in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(line, ast.ImportFrom)]
+        modules = {line.module or "" for line in lines}
+        modules |= {f"{line.module}.{alias.name}" for line in lines for alias in line.names}
+        needed[name] = modules & names.keys()
+    while free := {name for name, others in needed.items() if not others & needed.keys()}:
+        needed = {name: others for name, others in needed.items() if name not in free}
+    assert needed == {}
+
+
 # --- what is public ---------------------------------------------------------------------------------------------
 
 PUBLIC = ("algorithms", "models", "data", "analysis", "report", "flower")
