@@ -54,9 +54,14 @@ SWITCHED_OFF: dict[str, dict[str, float]] = {
     "moon": {"mu": 0.0},
 }
 # Methods that have none: they divide by their coefficient, or work without one.
-ALWAYS_ON = {"fedavg", "feddyn", "fedexp", "fedlc", "fednova", "fednova-released", "fedopt", "scaffold"}
+ALWAYS_ON = {"fedavg", "feddyn", "fedexp", "fedlc", "fednova", "fednova-released", "fedopt", "scaffold"} | {
+    "balanced",
+    "balanced-ntd",
+    "wsm",
+}
 # Methods for which one client with all data does not make an SGD step of cross-entropy.
 NOT_SGD = {
+    **dict.fromkeys(("balanced", "balanced-ntd", "wsm"), "its loss expects a class as often as the client has it"),
     "fedalign": "its loss has a term that does not vanish at the global weights",
     "fedbe": "its ensemble's answers are sharpened",
     "feddf": "its server begins where it would end, and there Adam blows up rounding errors",

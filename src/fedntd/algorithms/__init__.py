@@ -1,5 +1,7 @@
 """The methods, one file each. To add one: write the file and add a line here; tests/test_contract.py then checks it."""
 
+from fedntd.algorithms.balanced import Balanced
+from fedntd.algorithms.balanced_ntd import BalancedNTD
 from fedntd.algorithms.base import Context, Result, Upload
 from fedntd.algorithms.fedacg import FedACG
 from fedntd.algorithms.fedalign import FedAlign
@@ -27,6 +29,7 @@ from fedntd.algorithms.fedsam import FedSAM
 from fedntd.algorithms.fedsol import FedSOL
 from fedntd.algorithms.moon import Moon
 from fedntd.algorithms.scaffold import Scaffold
+from fedntd.algorithms.wsm import WSM
 
 ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
@@ -54,6 +57,9 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedlc": FedLC,
     "fedrs": FedRS,
     "fedlmd": FedLMD,
+    "balanced": Balanced,
+    "balanced-ntd": BalancedNTD,
+    "wsm": WSM,
     "feddecorr": FedDecorr,
     "fedsam": FedSAM,
     "fedasam": FedASAM,
@@ -66,6 +72,9 @@ SERVER_RULES: dict[str, type[FedAvg]] = {"none": FedAvg, "fedavgm": FedAvgM, "fe
 __all__ = [
     "ALGORITHMS",
     "SERVER_RULES",
+    "WSM",
+    "Balanced",
+    "BalancedNTD",
     "Context",
     "FedACG",
     "FedASAM",
