@@ -33,6 +33,7 @@ ITEMS: dict[str, str] = {
     "prop2": "prop2:ITEM",
     "prop3": "prop3:ITEM",
     # not in the paper: where its figures come from
+    "printed-rule": "printed_rule:ITEM",
     "learning-rate": "learning_rate:ITEM",
     "variants": "variants:ITEM",
 }
