@@ -23,6 +23,7 @@ from fedntd.config.registry import REGISTRIES
 from fedntd.config.schema import with_own_code
 from fedntd.config.trust import is_of_project
 from fedntd.runs.ledger import record
+from fedntd.sweep.execute import Child
 from started import Started
 
 KEYS = [*REGISTRIES]  # data, partition, model, algorithm, server, auxiliary, robust
@@ -66,6 +67,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "trap.py").write_text(TRAP)
     for package in SHADOWS:
         (place / f"{package}.py").write_text('open("marked-by-shadow", "w").close()\nraise ImportError("a trap")\n')
+    (place / "matplotlibrc").write_text("text.usetex: True\n")  # which would run TeX
     methods = ('name = "trap:Method"', 'name = "os:system", command = "touch marked"')
     named = "".join(f"[[runs]]\nalgorithm = {{ {method} }}\n" for method in methods)
     (place / "foreign/sweep.toml").write_text(named)
@@ -294,6 +296,18 @@ def test_a_key_of_a_sweep_is_not_a_setting_and_its_value(around: Path, command: 
     code, said = command("sweep", "sweep.toml")
     assert code == 2
     assert "is no key of a setting" in said
+    assert marks(around) == []
+
+
+def test_a_worker_of_a_sweep_does_not_take_files_here_for_packages(around: Path):
+    """Its current folder comes last, as in the process that started it."""
+    (around / "filelock.py").write_text('open("marked-by-shadow", "w").close()')
+    child = Child({})
+    process = child.started()
+    assert process is not None
+    child.stop()
+    child.join()
+    assert process.returncode == 0
     assert marks(around) == []
 
 
