@@ -5,8 +5,11 @@ library, or a module in the current folder. All other files of the folder are wh
 as it can.
 """
 
+import importlib.util
 import json
 import shutil
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +21,9 @@ from fedntd.analysis.rounds import reopen
 from fedntd.cli import main
 from fedntd.config.registry import REGISTRIES
 from fedntd.config.schema import with_own_code
+from fedntd.config.trust import is_of_project
 from fedntd.runs.ledger import record
+from fedntd.sweep.execute import Child
 from started import Started
 
 KEYS = [*REGISTRIES]  # data, partition, model, algorithm, server, auxiliary, robust
@@ -62,6 +67,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "trap.py").write_text(TRAP)
     for package in SHADOWS:
         (place / f"{package}.py").write_text('open("marked-by-shadow", "w").close()\nraise ImportError("a trap")\n')
+    (place / "matplotlibrc").write_text("text.usetex: True\n")  # which would run TeX
     methods = ('name = "trap:Method"', 'name = "os:system", command = "touch marked"')
     named = "".join(f"[[runs]]\nalgorithm = {{ {method} }}\n" for method in methods)
     (place / "foreign/sweep.toml").write_text(named)
@@ -108,6 +114,7 @@ def marks(place: Path) -> list[str]:
         "export foreign --to tensorboard -o logs",
         "leaderboard foreign",
         "leaderboard foreign --of foreign/sweep.toml",
+        "leaderboard foreign --of algorithm-module.toml",
         "leaderboard ledger",
         "paper record foreign --ledger recorded",
         "paper page --ledger ledger -o page.md",
@@ -189,3 +196,144 @@ def test_code_of_the_current_project_needs_no_word_but_that_in_the_run_folder_do
     assert code == 2
     assert "'inside:Method'" in said
     assert not list((place / "own").glob("marked*"))
+
+
+# --- ways around the question -----------------------------------------------------------------------------------
+
+TRAIN = """
+[federation]
+rounds = 1
+clients = 5
+ratio = 0.2
+local_epochs = 1
+[data]
+train_size = 100
+"""
+HIDDEN = """
+[model]
+name = "fedntd.cli:torch.fx.graph_module.reduce_graph_module"
+import_block = "open('marked-by-code', 'w').close()\\n"
+body = { _code = "def forward(self): pass" }
+"""
+
+
+@pytest.fixture
+def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder, with a stranger's folder two levels down, and a trap as if it were installed."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/elsewhere.py").write_text(TRAP)
+    (tmp_path / "here/got/runs/one").mkdir(parents=True)
+    for folder in ("got", "got/runs", "got/runs/one"):
+        (tmp_path / "here" / folder / "evil.py").write_text(TRAP)
+    monkeypatch.syspath_prepend(str(tmp_path / "library"))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def put(folder: Path, text: str, *others: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(text)
+    for name in others:
+        (folder / name).write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[algorithm]\nname = ["elsewhere:Method"]', "--trust"),  # a list stands for several runs
+        ('algorithm = [{ name = "elsewhere:Method" }]', "--trust"),
+        ('[algorithm]\nname = "got.runs.one.evil:Method"', "--trust"),  # a folder is a package, to Python
+        ('[algorithm]\nname = "got.runs.evil:Method"', "--trust"),
+        ('[algorithm]\nname = "got.evil:Method"', "--trust"),
+        (HIDDEN, "leads through the module 'torch'"),
+        ('[robust]\nname = "fedntd.cli:sys.modules"', "leads through the module 'sys'"),
+    ],
+)
+def test_no_way_of_writing_a_name_goes_around_the_question(around: Path, command: Callable, text: str, said: str):
+    put(around / "got/runs/one", f"{text}\n{TRAIN}", "status.json")
+    for arguments in ("run got/runs/one/config.toml --out new", "run --resume --out got/runs/one"):
+        code, told = command(*arguments.split())
+        assert code == 2
+        assert said in told
+    assert marks(around) == []
+
+
+@pytest.mark.parametrize("others", [(), ("environment.json",), ("partition.json",), ("checkpoint.safetensors",)])
+def test_a_folder_that_lacks_files_is_not_trusted_for_it(around: Path, command: Callable, others: tuple[str, ...]):
+    put(around / "got/runs/one", f'[algorithm]\nname = "elsewhere:Method"\n{TRAIN}', *others)
+    code, said = command("run", "--resume", "--out", "got/runs/one")
+    assert (code, "--trust" in said) == (2, True)
+    if others:
+        code, said = command("run", "got/runs/one/config.toml")
+        assert (code, "--trust" in said) == (2, True)
+    assert marks(around) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[settings]\nalgorithm.name = "elsewhere:Method"',
+        '[grid]\n"algorithm.name" = ["fedavg", "elsewhere:Method"]',
+        '[zip]\n"algorithm.name " = ["elsewhere:Method"]',
+        '[[runs]]\nalgorithm = { name = "got.evil:Method" }',
+        '[base.algorithm]\nname = "elsewhere:Method"',
+        'base = "other.toml"',
+        '[search]\nsampler = "grid"\n[search.keys]\nalgorithm.name = ["elsewhere:Method"]',
+    ],
+)
+def test_the_file_in_a_sweeps_folder_is_as_foreign_as_its_runs(around: Path, command: Callable, text: str):
+    put(around / "got/runs/one", TRAIN, "status.json")
+    (around / "got/runs/sweep.toml").write_text(text)
+    (around / "got/runs/other.toml").write_text('[algorithm]\nname = "elsewhere:Method"')
+    for dry in ("", " --dry-run"):
+        code, said = command(*f"sweep got/runs/sweep.toml --out new{dry}".split())
+        assert (code, "--trust" in said) == (2, True)
+    assert marks(around) == []
+
+
+def test_a_key_of_a_sweep_is_not_a_setting_and_its_value(around: Path, command: Callable):
+    (around / "sweep.toml").write_text("""[settings]\n'algorithm.name="elsewhere:Method" #' = 0""")
+    code, said = command("sweep", "sweep.toml")
+    assert code == 2
+    assert "is no key of a setting" in said
+    assert marks(around) == []
+
+
+def test_a_worker_of_a_sweep_does_not_take_files_here_for_packages(around: Path):
+    """Its current folder comes last, as in the process that started it."""
+    (around / "filelock.py").write_text('open("marked-by-shadow", "w").close()')
+    child = Child({})
+    process = child.started()
+    assert process is not None
+    child.stop()
+    child.join()
+    assert process.returncode == 0
+    assert marks(around) == []
+
+
+# --- no question without need -----------------------------------------------------------------------------------
+
+
+def test_what_is_of_the_project(around: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its modules and packages, those without an __init__.py, those in src/, also from a folder of the project."""
+    folder = around / "runs/mine"
+    for file in ("mine.py", "spaces/inner.py", "package/__init__.py", "src/inside/__init__.py", "study/note.txt"):
+        (around / file).parent.mkdir(parents=True, exist_ok=True)
+        (around / file).touch()
+    monkeypatch.syspath_prepend(str(around / "src"))  # as if it were installed from here
+    for name in ("mine:X", "spaces.inner:X", "package:X", "inside:X", "__main__:X", "fedntd.models:X", "not_there:X"):
+        assert is_of_project(name, folder), name
+    for name in ("elsewhere:X", "os:X", "sys:X", "zipimport:X", "torch.nn:X", "numpy:X", "runs.mine.x:X", ".mine:X"):
+        assert not is_of_project(name, folder), name
+    assert not is_of_project("inside:X", around / "src/inside/runs/1")
+    (around / "pyproject.toml").touch()
+    monkeypatch.chdir(around / "study")
+    assert is_of_project("inside:X", folder)
+    assert not is_of_project("elsewhere:X", folder)
+
+
+@pytest.mark.parametrize("here", ["/", str(Path(sysconfig.get_path("stdlib")).parent), sys.prefix])
+def test_pythons_own_modules_are_of_no_project(here: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(here)
+    mine = [name for name in sys.stdlib_module_names if importlib.util.find_spec(name)]
+    assert [name for name in mine if is_of_project(f"{name}:X", Path("/nowhere/run"))] == []

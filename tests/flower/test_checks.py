@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.common.constant import ErrorCode
 from loop import LoopGrid, play
 from safetensors.torch import load_file
-from world import TABLE, server
+from world import TABLE, client, server
 
 from fedntd import Config, Federation, FedntdError, read_run
 from fedntd.config.cohort import cohort as draw_cohort
@@ -424,6 +424,18 @@ def test_a_site_that_was_turned_away_and_mended_counts_once(tmp_path: Path, monk
     table = {**TABLE, "federation": {**TABLE["federation"], "ratio": 1.0, "rounds": 1}}
     play(table, tmp_path / "run", held_out(from_table(table)), time_limit=5.0)
     assert [r.cohort for r in read_run(tmp_path / "run").records] == [[0, 1, 2]]
+
+
+def test_a_node_is_one_site_at_a_time():
+    """One that comes back under another number and is asked for both would move the weights by twice the clip."""
+    config = from_table({"federation": {"clients": 2, "ratio": 1.0}})
+    known = sites.Sites(LoopGrid({}, [], client), config, Settings(), None)  # pyright: ignore[reportArgumentType]
+    wanted = GOOD._replace(number=0, name="", counts=[])
+    for number in (0, 1):
+        assert known.settled(100, GOOD._replace(number=number), wanted, {100})
+    assert known.node_of == {1: 100}
+    assert known.settled(101, GOOD._replace(number=0), wanted, {100, 101})
+    assert known.node_of == {1: 100, 0: 101}
 
 
 def test_nodes_of_another_federation_are_not_taken_for_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

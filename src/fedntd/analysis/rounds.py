@@ -36,7 +36,7 @@ def reopen(path: str | Path, trust: bool = False, **changes: Any) -> Federation:
     run = read_run(path)
     file = path / "checkpoint.safetensors"
     require(file.is_file(), f"{path} has no checkpoint; keep the run's folder whole, or run it again")
-    require_trust(to_table(run.config), path, trust)
+    require_trust(to_table(run.config), path / "config.toml", trust)
     config = replace(run.config, **changes)
     federation = Federation(config)
     state = load_checkpoint(file, torch.device("cpu"))  # the device may not hold the state of all clients

@@ -60,7 +60,7 @@ def run(
     require(not resume or out is not None, "--resume needs --out DIR: the folder of the run to go on with")
     if resume and out is not None and source is None:
         require((out / "config.toml").is_file(), f"there is no run to resume in {out}; leave out --resume to start")
-        table = find_table(str(out / "config.toml"), trust)
+        table = find_table(str(out / "config.toml"), trust, of_run=True)
     else:
         table = find_table(source or "demo", trust)
         require(not table.keys() & OF_SWEEPS, f"{source} is the file of a sweep; train it with: fedntd sweep {source}")

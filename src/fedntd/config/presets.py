@@ -97,12 +97,13 @@ def configure(source: str | Path | Mapping[str, Any], settings: Iterable[str] = 
     return from_table(with_settings(table, settings))
 
 
-def find_table(source: str, trust: bool = False) -> dict[str, Any]:
-    """The settings in a config file, or those that a preset stands for."""
+def find_table(source: str, trust: bool = False, of_run: bool = False) -> dict[str, Any]:
+    """The settings in a config file, or those that a preset stands for; `of_run`: it is that of a run folder, whatever
+    else is or is not there."""
     file = Path(source)
     if not (source.endswith(".toml") or file.is_file()):
         return preset(source)
     table = read(file)
-    if is_run_config(file):
-        require_trust(table, file.parent, trust)
+    if of_run or is_run_config(file):
+        require_trust(table, file, trust)
     return table

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import Any, get_args
 
 from torch import nn
@@ -134,6 +134,10 @@ def imported(section: str, name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
+            # what a module has imported is not its own, and whoever named it was not asked about that
+            require(not isinstance(found, ModuleType), f"{section}.name = '{name}' leads through the module '{part}'")
+    except FedntdError:
+        raise
     except (ImportError, AttributeError) as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]
         where = "; it must be a file in the folder you are in, or installed" if absent else ""

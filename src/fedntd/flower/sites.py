@@ -166,7 +166,9 @@ class Sites:
             self.unfit |= {k} - self.node_of.keys()
             return True
         log(INFO, "%s is there: site %d, %d samples", hello.name, k, sum(hello.counts))
-        self.node_of[k], self.hellos[k] = node, hello
+        # a node that comes back under another number is one site still: asked for both, it would count twice
+        self.node_of = {site: other for site, other in self.node_of.items() if other != node} | {k: node}
+        self.hellos[k] = hello
         self.silent.discard(node)
         self.unfit.discard(k)
         return True

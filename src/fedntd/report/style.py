@@ -17,6 +17,7 @@ from fedntd.support.files import whole
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure looks the same everywhere
+    "text.usetex": False,  # whatever a matplotlibrc in the current folder says: no TeX is run on names of runs
     "font.size": 8.5,
     "axes.titlesize": 8.5,
     "axes.labelsize": 8.5,

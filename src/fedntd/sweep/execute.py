@@ -219,7 +219,8 @@ class Child(Worker):
                 return None
             if self.process is None or self.process.poll() is not None:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "fedntd.sweep.worker"],
+                    # -P: the current folder comes last there, as it does here
+                    [sys.executable, "-P", "-m", "fedntd.sweep.worker"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,

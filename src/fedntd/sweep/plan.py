@@ -24,6 +24,7 @@ from fedntd.config.build import load_dataset
 from fedntd.config.grids import expand
 from fedntd.config.schema import Config, make_algorithm
 from fedntd.config.toml import from_table, identity, read, toml_value, with_settings
+from fedntd.config.trust import is_sweep_copy, require_trust
 from fedntd.config.unlabelled import unlabelled
 from fedntd.engine.devices import choose_device, device_name
 from fedntd.errors import FedntdError, require, require_known
@@ -59,7 +60,7 @@ def read_sweep(
     file: Path,
     settings: Iterable[str] = (),
     trust: bool = False,
-    prepare: Callable[[Config], Config] = lambda config: config,
+    prepare: Callable[[Config], Config] | None = None,
 ) -> Sweep:
     """The runs that a sweep's file stands for; `settings` change its base.
 
@@ -68,8 +69,12 @@ def read_sweep(
     table = read(file)
     for key in table:
         require_known(key, KEYS, f"unknown key '{key}' in {file}")
-    base = with_changes(find_base(table.get("base", {}), file.parent, trust), flatten(section(table, "settings")))
-    base = with_settings(base, settings)
+    if prepare is None:  # who only reads need not trust what is read
+        prepare, trust = as_read, True
+    begun = find_base(table.get("base", {}), file.parent, trust)
+    if is_sweep_copy(file):
+        require_trust({**table, "base": begun}, file, trust)
+    base = with_settings(with_changes(begun, flatten(section(table, "settings"))), settings)
     check_base(base, prepare)  # a mistake in the base is not one of each run
     seeds = table.get("seeds", [])
     require(
@@ -89,6 +94,10 @@ def read_sweep(
     points = all_points(table, seeds)
     require(bool(points), f"{file} asks for no run: 'runs' or a list in [zip] is empty")
     return Sweep(file.stem, base, planned(base, points, prepare), len(points), together)
+
+
+def as_read(config: Config) -> Config:
+    return config
 
 
 def find_base(source: Any, beside: Path, trust: bool) -> Mapping[str, Any]:
@@ -178,6 +187,8 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
 
 
 def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    for key in changes:
+        require("=" not in key, f"'{key}' is no key of a setting")  # it would become another key, and its value
     return with_settings(table, [f"{key}={toml_value(value)}" for key, value in changes.items()])
 
 
