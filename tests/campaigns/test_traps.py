@@ -211,7 +211,7 @@ train_size = 100
 """
 HIDDEN = """
 [model]
-name = "fedntd.cli:torch.fx.graph_module.reduce_graph_module"
+name = "fedntd.rng:torch.fx.graph_module.reduce_graph_module"
 import_block = "open('marked-by-code', 'w').close()\\n"
 body = { _code = "def forward(self): pass" }
 """

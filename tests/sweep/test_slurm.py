@@ -62,3 +62,11 @@ def test_a_device_of_the_nodes_need_not_be_here(write: Callable[..., Path], comm
     assert not (tmp_path / "out").exists()
     assert command(*asked, "--on", "slurm")[0] == 0
     assert "--set device=cuda:99" in (tmp_path / "out/slurm.sh").read_text()
+
+
+def test_trust_is_handed_on(write: Callable[..., Path], command: Callable, tmp_path: Path):
+    """Else the tasks would ask for what was said already."""
+    write(GRID)
+    for options, trusted in (((), False), (("--trust",), True)):
+        assert command("sweep", "sweep.toml", "--out", "out", "--on", "slurm", *options)[0] == 0
+        assert (" --trust " in (tmp_path / "out" / "slurm.sh").read_text()) == trusted

@@ -77,7 +77,7 @@ def sweep(
             print(json.dumps([[job.name for job in group] for group in mine], indent=1))
         return
     if where == "slurm":
-        script = write_script(file, settings or [], out, len(grouped))
+        script = write_script(file, settings or [], out, len(grouped), trust)
         submit = shlex.join(["sbatch", str(script)])
         if as_json:
             print(json.dumps({"tasks": len(grouped), "submit": submit}))

@@ -20,12 +20,12 @@ SCRIPT = """\
 ##SBATCH --cpus-per-task=4
 # Each task trains one group of runs. Submit it again to go on with what is not finished: no run is trained twice.
 cd {here}
-exec {python} -c 'from fedntd.cli import main; main()' sweep {file} {settings}--out {out} --workers 1 \\
+exec {python} -P -c 'from fedntd.cli import main; main()' sweep {file} {settings}--out {out} --workers 1 \\
   --part "$SLURM_ARRAY_TASK_ID/{tasks}"
 """
 
 
-def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> Path:
+def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int, trust: bool = False) -> Path:
     """The script in the sweep's folder, which all nodes must see."""
     logs = out.resolve() / "logs"
     text = SCRIPT.format(
@@ -36,7 +36,7 @@ def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int) -> 
         here=shlex.quote(os.getcwd()),
         python=shlex.quote(sys.executable),
         file=shlex.quote(str(file.resolve())),
-        settings="".join(f"--set {shlex.quote(setting)} " for setting in settings),
+        settings="".join(f"--set {shlex.quote(setting)} " for setting in settings) + ("--trust " if trust else ""),
         out=shlex.quote(str(out.resolve())),
     )
     script = out / "slurm.sh"
