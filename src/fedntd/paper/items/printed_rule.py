@@ -33,6 +33,7 @@ METHODS: Mapping[str, str] = {
 }
 CHOSEN_BY = ("FedAvg", "FedProx", "FedNTD")
 SETUPS = {column: preset for column, preset in PRESETS.items() if not column.startswith("CINIC")}
+RATE = {"lr": 0.01}  # of the released code, whatever protocol is asked for
 FIRST = 11  # the round from which the rule that fits takes its mean
 FAR = 3.0  # points from print beyond which a cell counts as unexplained
 
@@ -113,11 +114,11 @@ PRINTED: dict[Cell, Published] = {cell: one for cells in GROUPS.values() for cel
 def settings_of(cell: Cell) -> Settings:
     method, column = cell
     if column in SETUPS:
-        return table(SETUPS[column], METHODS[method])
+        return table(SETUPS[column], METHODS[method], optimiser=RATE)
     name, dealt = column.split(", ")
     preset = next(preset for preset, words in PARTITIONS.values() if words.endswith(dealt))
     effect = EPOCHS if name.startswith("E") else RATIO
-    return table(preset, METHODS[method], federation={effect.key: effect.values[name]})
+    return table(preset, METHODS[method], federation={effect.key: effect.values[name]}, optimiser=RATE)
 
 
 # --- ours beside print -------------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ def distances(results: Results) -> Table:
     for name, group in GROUPS.items():
         for words, rule in RULES.items():
             found = gap(results, group, rule)
-            cells[words, name] = Figures([found.distance], [found.bias]) if found else "open"
+            cells[words, name] = Figures([found.distance], [found.bias]) if found else Figures()
             counted[name] = found.cells if found else 0
     counts = ", ".join(f"{name}: {number} of {len(GROUPS[name])}" for name, number in counted.items())
     chosen, *confirmed = GROUPS
@@ -268,7 +269,7 @@ def spreads(results: Results) -> Table:
             if (std := printed.get(cell, Published(None)).std) and len(ours := by_rule(results, cell, rule)) > 1
         ]
         for column, values in (("ours", [ours for ours, _ in pairs]), ("print", [std for _, std in pairs])):
-            cells[words, column] = Figures([float(np.median(values))]) if values else "open"
+            cells[words, column] = Figures([float(np.median(values))]) if values else Figures()
         cells[words, "cells"] = str(len(pairs))
     caption = (
         "Median over cells of the standard deviation over seeds, in points. The printed figures vary little, as a mean "
