@@ -155,7 +155,7 @@ def test_parts_share_their_constants():
     module = tracing.traced(step, tensors)
     (held,) = module.buffers()
     (change,) = (node for node in module.graph.nodes if is_mutable(node))
-    returning, changing = tracing.extracted(module, change.all_input_nodes[1:]), branch(module, {change}, [])
+    returning, changing = tracing.extract(module, change.all_input_nodes[1:]), branch(module, {change}, [])
     torch.testing.assert_close(returning(*tensors), (1 - constant,))
     after_split = tracing.split(module, [WEIGHTS, BATCH]).step
     for part in (returning, changing, after_split):

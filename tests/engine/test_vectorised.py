@@ -147,14 +147,14 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         return make(compiler, buffers, *others)
 
     @torch.no_grad()
-    def captured(function: Callable[[], Any], pool: None) -> Captured:
+    def capture(function: Callable[[], Any], pool: None) -> Captured:
         for _ in range(2):  # a GPU warms up
             function()
         return Captured(function, None)
 
     monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
     monkeypatch.setattr(Compiler, "make", make_step)
-    monkeypatch.setattr(steps, "captured", captured)
+    monkeypatch.setattr(steps, "capture", capture)
     monkeypatch.setattr(vectorised, "AHEAD", 2)  # many short stretches
     monkeypatch.setattr(vectorised, "TEST_BATCH", 7)  # which does not divide the samples
     return ready
@@ -181,7 +181,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The traced steps (for all clients, for one, for any number), not compiled."""
-    calls = {"traced": 0, "traced_for_any_number": 0, "forked": 0}
+    calls = {"traced": 0, "traced_for_any_number": 0, "find_fork": 0}
 
     def counted(function: Callable) -> Callable:
         def call(*arguments: object) -> object:
@@ -191,7 +191,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
         return call
 
-    for function in (tracing.traced, tracing.traced_for_any_number, forking.forked):
+    for function in (tracing.traced, tracing.traced_for_any_number, forking.find_fork):
         monkeypatch.setattr(steps, function.__name__, counted(function))
     prefetched: list[int] = []
 
@@ -202,7 +202,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
     monkeypatch.setattr(steps, "split", split)
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
-    monkeypatch.setattr(tracing, "FEW", 0)  # small layers are layers
+    monkeypatch.setattr(tracing, "SLIM", 0)  # small layers are layers
     monkeypatch.setattr(steps, "compiled", lambda module: module)
     config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
     run, loop = (
@@ -212,7 +212,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     records, of_loop = list(run), list(loop)
     assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
     forks = 0 if name == "moon" else 3  # the gradient of its cosines is computed in place
-    assert calls == {"traced": 5, "traced_for_any_number": 1, "forked": forks}  # two are tests: of one model, of all
+    assert calls == {"traced": 5, "traced_for_any_number": 1, "find_fork": forks}  # two are tests: of one model, of all
     assert ("cannot be forked" in " ".join(run.engine.notes)) == (name == "moon")
     assert ("only samples are prepared" in " ".join(run.engine.notes)) == (prefetched[0] == 0)
     assert len(prefetched) == 3
@@ -240,7 +240,7 @@ def test_only_what_has_an_axis_of_its_own_for_clients_is_foreseen_slot_by_slot(
     assert not steps.are_stacked([torch.Size(shape)], [])
     if stacked:
         each = [torch.randn(of_one) for _ in range(7)]
-        found = steps.stacked(torch.stack(each), torch.Size(of_one), torch.Size(shape))
+        found = steps.merge_clients(torch.stack(each), torch.Size(of_one), torch.Size(shape))
         assert torch.equal(found, torch.cat(each, shape.index(7)))
 
 
@@ -249,7 +249,7 @@ def test_what_several_clients_do_not_foresee_as_one_does_is_left_in_the_step(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(steps, "compiled", lambda module: module)
-    monkeypatch.setattr(steps, "are_stacked", lambda shapes, of_one: False)
+    monkeypatch.setattr(steps, "are_stacked", lambda shapes, single_shapes: False)
     config = make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED)
     run = Federation(config, blobs, tiny_net())
     loop = Federation(replace(config, engine="sequential"), blobs, tiny_net())
@@ -464,13 +464,13 @@ def test_nothing_is_waited_for_before_the_results_of_a_round_are_fetched(
     """Not even to write a message that nobody needs."""
     run = Federation(make_config(engine="vectorised", algorithm={"name": name}), blobs, tiny_net())
     run.play_round()
-    before, fetch = [], rounds.fetched
+    before, fetch = [], rounds.to_host
 
-    def fetched(*given: Any) -> Any:
+    def to_host(*given: Any) -> Any:
         before.extend(reads.found)
         return fetch(*given)
 
-    monkeypatch.setattr(rounds, "fetched", fetched)
+    monkeypatch.setattr(rounds, "to_host", to_host)
     monkeypatch.setattr(torch.Tensor, "__repr__", lambda leaf, **_: reads.found.append("written out") or "a tensor")
     with Reads() as reads:
         run.play_round()

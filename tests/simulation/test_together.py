@@ -15,7 +15,7 @@ from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record,
 from fedntd.config.build import deal
 from fedntd.engine.vectorised import Vectorised
 from fedntd.runs.record import load_checkpoint
-from fedntd.simulation.federation import names_of, play_together
+from fedntd.simulation.federation import keys_of, play_together
 from fedntd.simulation.sharing import shape
 from fedntd.simulation.together import Pace
 from fedntd.tree import Weights
@@ -159,7 +159,7 @@ def test_what_is_planned_for_a_run_is_not_taken_for_one_that_comes_to_lie_where_
     class Run:
         config = make_config()
 
-    forgotten, later = (names_of([(cast("Federation", Run()), 2)]) for _ in range(2))
+    forgotten, later = (keys_of([(cast("Federation", Run()), 2)]) for _ in range(2))
     assert forgotten != later
 
 
