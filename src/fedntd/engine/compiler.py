@@ -3,7 +3,7 @@
 A step is split into three stages (tracing.py):
 
 - `once`: what depends on the context alone, computed at the start of a sequence of steps;
-- `ahead`: what depends on the context and the samples, such as a teacher's logits, computed for several steps at a time;
+- `ahead`: what depends on the context and the samples, such as a teacher's logits, computed for several steps at once;
 - `step`: the rest.
 
 The third stage is then forked (forking.py), so that most weights are updated while the backward pass continues.

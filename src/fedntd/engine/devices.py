@@ -43,7 +43,7 @@ def choose_device(config: Config) -> torch.device:
 
 
 def make_current(device: torch.device) -> None:
-    """Make the device current: Triton launches kernels there, and graphs are captured there, wherever the tensors are."""
+    """Make the device current: Triton kernels and graph captures use the current device, wherever the tensors are."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 

@@ -89,8 +89,8 @@ def early_changes(changes: set[fx.Node], graph: fx.Graph) -> tuple[set[fx.Node],
     """The changes that are ready first, as (large ones, small ones).
 
     Changes are ordered by the number of matrix products that must run before them, one after the other. The first in
-    this order that make up at least half of all changed bytes are early. A small change counts as large if it needs a product
-    that only early changes need, one of them large: that product is then not moved into the trunk.
+    this order that make up at least half of all changed bytes are early. A small change counts as large if it needs a
+    product that a large one needs and no late one: the product then stays out of the trunk.
     """
     depth: dict[fx.Node, int] = {}  # products on the longest path to each node
     products: dict[fx.Node, set[fx.Node]] = {}  # that each node needs
@@ -156,7 +156,7 @@ def inputs_read_by(node: fx.Node) -> set[fx.Node]:
 
 
 def users_of(node: fx.Node) -> set[fx.Node]:
-    """The operations that read a node, directly or through views. Operations that only ask for its size do not count."""
+    """The operations that read a node, directly or through views. Asking for its size does not count as reading."""
     users = set()
     for user in node.users:
         users |= users_of(user) if is_view(user) else set() if is_client_count(user) else {user}

@@ -65,8 +65,10 @@ def slim_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def plain_ones(like: Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    """`torch.ones_like` that does not depend on the values of `like`: the backward pass starts with ones in the shape of
-    the loss, and need not wait until the loss is computed."""
+    """`torch.ones_like` that does not depend on the values of `like`.
+
+    The backward pass starts with ones in the shape of the loss, and need not wait until the loss is computed.
+    """
     return torch.ones(like.shape, dtype=dtype or like.dtype, device=device or like.device)
 
 

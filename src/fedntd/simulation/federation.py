@@ -173,7 +173,7 @@ def keys_of(rounds: Sequence[tuple[Federation, int]]) -> list[tuple]:
 
 
 def plan_rounds(rounds: Sequence[tuple[Federation, int]]) -> tuple[list[Agenda], Any]:
-    """Plan these rounds of runs that share an engine. Returns their agendas, and all tasks as prepared by the engine."""
+    """Plan these rounds of runs that share an engine. Returns their agendas, and the tasks the engine has prepared."""
     tasks = [run.task(number, k) for run, number in rounds for k in run.cohort(number)]
     return [agenda(run, number) for run, number in rounds], rounds[0][0].engine.prepare(tasks)
 

@@ -1,10 +1,10 @@
 """Which runs can be trained in one step, and how each keeps its own hyper-parameters.
 
-Runs of one `shape` share an engine, whose method is that of the first run. Hyper-parameters in which the runs differ are
-passed as tensors: `set_varying` finds them, a round sends them to the device (`Agenda.values`), each client gets those
-of its run (`Context.values`), and the engine computes with `algorithm.with_values(ctx.values)` alone. Runs that differ
-in settings that cannot be tensors, such as a number of samples or a switch, have different shapes. The server step is
-always done by the run's own method.
+Runs of one `shape` share an engine, whose method is that of the first run. Hyper-parameters in which the runs differ
+are passed as tensors: `set_varying` finds them, a round sends them to the device (`Agenda.values`), each client gets
+those of its run (`Context.values`), and the engine computes with `algorithm.with_values(ctx.values)` alone. Runs that
+differ in settings that cannot be tensors, such as a number of samples or a switch, have different shapes. The server
+step is always done by the run's own method.
 """
 
 import json
