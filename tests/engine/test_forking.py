@@ -1,4 +1,4 @@
-"""A step as a trunk and branches: whichever branch comes first, it is the same step."""
+"""Forked steps: the branches give the same step in any order."""
 
 import math
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def test_neither_branch_waits_for_small_changes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_comes_out_of_one_product_is_changed_in_one_branch(monkeypatch: pytest.MonkeyPatch):
-    """Else the product would be in the trunk, before both."""
+    """Otherwise the product would be in the trunk, before both branches."""
 
     def step(first: Tensor, last: Tensor, x: Tensor, bias: Tensor) -> None:
         hidden = (x @ first).tanh()
@@ -206,7 +206,7 @@ def test_the_number_of_clients_can_be_asked_for_after_the_weights_have_changed(m
 
 
 class Touched(TorchDispatchMode):
-    """Notes which memory is read and which is written."""
+    """Records which memory is read and which is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,8 +229,8 @@ def makes_a_view(function: Any) -> bool:
 
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[tuple[str, ...]]:
-    """Let the engine train by steps in branches, in the order that the test's `late_first` says, and see that none
-    touches what another writes; here are, for each of these steps, the streams of the forks that it is in."""
+    """Let the engine train with forked steps, in the order given by the test's `late_first`, and check that no branch
+    reads or writes what another writes. Returns the streams in use for each fork that was run."""
     taken: list[tuple[str, ...]] = []
     streams: list[str] = []
     in_use: list[str] = []
@@ -270,8 +270,8 @@ def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
 def test_branches_have_nothing_to_do_with_each_other(
     seed: int, late_first: bool, deep: int, make_config: Callable[..., Config], forks: list[tuple[str, ...]]
 ):
-    """Where a branch forks again, forks are two deep. Those of all steps are taken on the same streams, since memory
-    that was freed on a stream is used again only there."""
+    """Where a branch forks again, forks are two deep. All steps use the same streams, because memory freed on a stream
+    is reused only there."""
     dataset, sections = drawn_run(seed)
     loop, run = (
         Federation(make_config(engine=engine, **sections), dataset, Patchwork(seed, dataset.shape))
@@ -287,7 +287,7 @@ def test_branches_have_nothing_to_do_with_each_other(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
 def test_a_compiled_trunk_hands_over_no_input():
-    """It would be changed by one branch while the other reads it. The compiler leaves out products with ones."""
+    """One branch would change it while the other reads it. The compiler drops multiplications by one."""
     module = tracing.traced(lambda w, x: (torch.ones_like(w) * w, x @ w), [torch.ones(2, 2), torch.ones(2, 2)])
     inputs = [torch.randn(2, 2), torch.randn(2, 2)]
     given = tracing.compiled(module)(*inputs)
