@@ -1,4 +1,4 @@
-"""The one error a user meets: a sentence that says what is wrong and what to do."""
+"""The error that users see: one sentence that says what is wrong and what to do."""
 
 import difflib
 import sysconfig
@@ -7,17 +7,17 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-# where no line of the user's own is: this package, installed ones, Python's own
+# Folders without code of the user: this package, the standard library, installed packages.
 OTHERS = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
-KEY = "\0key"  # stands for an error's key in its sentence
+KEY = "\0key"  # placeholder for an error's key in its sentence
 
 
 class FedntdError(Exception):
     """Bad input. The command line prints the sentence and ends with exit code 2.
 
-    Of a setting, the error has the `key`, and where they are at hand its `value` and `suggestions` for another one. The
-    key is told where the sentence has KEY, or else before it.
+    An error about a setting has its `key`, and if known its `value` and `suggestions` for another one. The key replaces
+    KEY in the sentence; without KEY, it is put before the sentence.
 
     >>> print(FedntdError("must be at least 0, not -1", "seed"))
     seed must be at least 0, not -1
@@ -34,7 +34,7 @@ class FedntdError(Exception):
         return sentence.replace(KEY, self.key)
 
     def in_section(self, section: str) -> Self:
-        """For what can stand in several sections of a config, and tells of its settings as if it stood in one."""
+        """Set the section of the key, for settings that can be in several sections of a config."""
         if self.key:
             self.key = f"{section}.{self.key.rpartition('.')[2]}"
         return self
@@ -45,30 +45,31 @@ class Diverged(FedntdError):
 
 
 def require(condition: bool, sentence: str, key: str = "") -> None:
-    """`key` is the setting that the sentence is about, and its beginning."""
+    """Raise `FedntdError` unless the condition holds. `key` is the setting that the sentence is about."""
     if not condition:
         raise FedntdError(sentence, key)
 
 
 def require_known(word: str, valid: Iterable[str], sentence: str, key: str = "") -> None:
-    """The sentence is told together with what may be meant."""
-    if word not in (valid := list(valid)):  # the nearest is looked for only then, since that takes its time
+    """Raise `FedntdError` with suggestions unless the word is valid."""
+    if word not in (valid := list(valid)):  # only then search for suggestions, which takes time
         raise FedntdError(f"{sentence}; {did_you_mean(word, valid)}", key, word, nearest(word, valid))
 
 
 def require_one_of(key: str, value: str, valid: Collection[str]) -> None:
+    """Raise `FedntdError` with suggestions unless the setting's value is valid."""
     require_known(value, valid, f"= '{value}' is not known", key)
 
 
 def reason(error: Exception) -> str:
-    """What went wrong in code of the user's own, in one line, and which line of theirs it was."""
+    """An error in the user's code in one line, with the line of their code where it happened."""
     first_line = next(iter(str(error).splitlines()), "")
     sentence = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
     return f"{sentence} ({theirs})" if (theirs := line_of_theirs(error)) else sentence
 
 
 def line_of_theirs(error: Exception) -> str:
-    """The last line of the user's own that led to an error; empty if none did."""
+    """The innermost line of the user's code in an error's traceback; empty if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [
         f for f in frames if not f.filename.startswith((*OTHERS, "<")) and not INSTALLED & {*Path(f.filename).parts}
@@ -77,21 +78,21 @@ def line_of_theirs(error: Exception) -> str:
 
 
 def told(error: Exception) -> str:
-    """An error as the command line tells it. A mistake of this package's own is raised again, with all there is to know
-    about it."""
+    """An error as the command line prints it. A bug in this package is raised again, with its traceback."""
     if isinstance(error, FedntdError):
         return str(error)
     if line_of_theirs(error):
-        # torch's own sentence: its error has no class by which it could be known
+        # vmap's errors have no class of their own; recognise them by their message
         instead = "; engine = 'sequential' can run it" if "vmap" in str(error) else ""
         return f"code of your own failed: {reason(error)}{instead}"
-    if isinstance(error, OSError):  # the system's doing: a disk is full, a file may not be read
+    if isinstance(error, OSError):  # from the system: a disk is full, a file may not be read
         return str(error)
     raise error
 
 
 def did_you_mean(word: str, valid: Iterable[str]) -> str:
-    """
+    """The nearest valid word, if there is one, and all valid words.
+
     >>> did_you_mean("fedavgg", ["fedavg", "fedntd"])
     "did you mean 'fedavg'? (valid: fedavg, fedntd)"
     >>> did_you_mean("lr", ["seed", "optimiser.lr"])  # as tables and folders name it
@@ -109,5 +110,6 @@ def did_you_mean(word: str, valid: Iterable[str]) -> str:
 
 
 def nearest(word: str, valid: Sequence[str]) -> list[str]:
-    same = [one for one in valid if one.endswith(f".{word}") or one == f"{word}.name" or one.lower() == word.lower()]
+    """The valid words that `word` may stand for, else the most similar one, if any is similar."""
+    same = [v for v in valid if v.endswith(f".{word}") or v == f"{word}.name" or v.lower() == word.lower()]
     return same or difflib.get_close_matches(word, valid, n=1, cutoff=0.5)

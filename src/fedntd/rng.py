@@ -1,7 +1,7 @@
-"""All randomness of a run comes from (seed, purpose, round, client), so that any part can be drawn again alone.
+"""Random generators. All randomness of a run follows from (seed, purpose, round, client), so any part can be redrawn.
 
-Draws are made on the CPU with NumPy, whose bit streams are the same on every machine, and only then sent to the
-device: every engine eats the same numbers.
+Numbers are drawn on the CPU with NumPy, whose bit streams are the same on every machine, and then sent to the device.
+So every engine uses the same numbers.
 """
 
 import zlib
@@ -13,7 +13,8 @@ import torch
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """
+    """The generator for one purpose, with a stream of its own for each round and client.
+
     >>> float(generator(0, "cohort", round=3).random()) == float(generator(0, "cohort", round=3).random())
     True
     >>> float(generator(0, "cohort", round=3).random()) == float(generator(0, "batches", round=3).random())
@@ -31,11 +32,11 @@ def torch_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Torch's own generators, seeded for the moment."""
+    """Seed torch's own generators, and restore them afterwards. Does nothing if the seed is None."""
     if seed is None:
         yield
         return
-    # all that are in use, by name: torch warns where it finds several by itself
+    # name the GPUs: with several, torch warns if fork_rng is left to find them
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(gpus):
         torch.manual_seed(seed)

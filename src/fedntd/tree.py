@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tree = Mapping[str, Any]  # of tensors, or of trees
+Tree = Mapping[str, Any]  # values are tensors or trees
 Weights = dict[str, Tensor]
 
 
@@ -25,7 +25,7 @@ def map(f: Callable[..., Tensor], tree: Tree, *rest: Tree) -> dict:
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """In the order of their names: a tree read back from a file may have its keys in another order."""
+    """The leaves in the order of their names, since a tree read from a file may have its keys in another order."""
     return [leaf for _, leaf in sorted(flatten(tree).items())]
 
 
@@ -46,7 +46,7 @@ def zeros_like(tree: Tree) -> dict:
 
 
 def dot(a: Tree, b: Tree) -> Tensor:
-    """<a, b>, leaf by leaf in the order of their names."""
+    """The inner product <a, b>, summed leaf by leaf in the order of names."""
     return torch.stack([(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]).sum()
 
 
@@ -57,8 +57,8 @@ def sqnorm(tree: Tree) -> Tensor:
 def grad_and_value(f: Callable[[Weights], Tensor], w: Weights) -> tuple[Weights, Tensor]:
     """The gradient of a scalar function of weights, and its value.
 
-    Inside of vmap this is torch.func's. Outside plain autograd gives the same numbers, and does not import the compiler
-    first, which takes longer than a short run.
+    Inside vmap this is torch.func.grad_and_value. Outside, plain autograd gives the same numbers without importing the
+    compiler, which would take longer than a short run.
 
     >>> grad_and_value(lambda w: (w["a"] ** 2).sum(), {"a": torch.tensor([1.0, 3.0])})
     ({'a': tensor([2., 6.])}, tensor(10.))
@@ -73,8 +73,8 @@ def grad_and_value(f: Callable[[Weights], Tensor], w: Weights) -> tuple[Weights,
 
 
 def stack(trees: Sequence[Tree]) -> dict:
-    """One tree whose leaves are [client, ...]."""
-    return map(lambda *same: torch.stack(same), trees[0], *trees[1:])
+    """Stack trees of one shape into one tree, whose leaves are [client, ...]."""
+    return map(lambda *leaves: torch.stack(leaves), trees[0], *trees[1:])
 
 
 def weighted_mean(stacked: Tree, p: Tensor) -> dict:
@@ -85,19 +85,19 @@ def weighted_mean(stacked: Tree, p: Tensor) -> dict:
     """
 
     def mean(leaf: Tensor) -> Tensor:
-        shares = p.to(leaf.dtype) if leaf.is_floating_point() else p  # as whole numbers they would be 0
+        shares = p.to(leaf.dtype) if leaf.is_floating_point() else p  # as integers they would be 0
         return (shares.view(-1, *[1] * (leaf.ndim - 1)) * leaf).sum(0)
 
     return map(mean, stacked)
 
 
-def copy_(mine: Tree, new: Tree) -> None:
-    """Overwrite the leaves of one tree with those of another: on a GPU in a few launches."""
-    torch._foreach_copy_(leaves(mine), leaves(new))  # pyright: ignore[reportPrivateImportUsage]
+def copy_(target: Tree, source: Tree) -> None:
+    """Copy the leaves of one tree into those of another in place; on a GPU in a few launches."""
+    torch._foreach_copy_(leaves(target), leaves(source))  # pyright: ignore[reportPrivateImportUsage]
 
 
 def all_finite(tree: Tree) -> Tensor:
-    """A truth value."""
+    """Whether all numbers are finite, as a tensor, so that a GPU is not waited for."""
     return torch.cat([leaf.flatten() for leaf in leaves(tree)]).isfinite().all()
 
 
@@ -106,7 +106,7 @@ def nbytes(tree: Tree) -> int:
 
 
 def flatten(tree: Tree, prefix: str = "") -> Weights:
-    """Nested names joined by '/', which no parameter name contains: what goes to disk or over a wire.
+    """A flat tree, for a file or the network. Nested names are joined by '/', which no parameter name contains.
 
     >>> flatten({"c": {"fc.weight": torch.tensor(1)}})
     {'c/fc.weight': tensor(1)}
@@ -121,7 +121,7 @@ def flatten(tree: Tree, prefix: str = "") -> Weights:
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> dict:
-    """The inverse of `flatten` (an empty branch has no leaf to be remembered by).
+    """The inverse of `flatten`, except that empty branches are lost.
 
     >>> unflatten({"c/fc.weight": torch.tensor(1)})
     {'c': {'fc.weight': tensor(1)}}

@@ -1,4 +1,4 @@
-"""A step as a trunk and branches: whichever branch comes first, it is the same step."""
+"""Forked steps: the branches give the same step in any order."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedntd import Config, Federation
 from fedntd.engine import compiler as steps
 from fedntd.engine import forking, tracing
-from fedntd.engine.forking import Fork, forked
+from fedntd.engine.forking import Fork, find_fork
 from fedntd.engine.tracing import is_view
 from fedntd.engine.vectorised import Vectorised
 from patchwork import Patchwork, drawn_run
@@ -43,7 +43,7 @@ def weights(seed: int) -> list[Tensor]:
 
 @cache
 def fork_of(step: Callable[..., Any]) -> Fork | None:
-    return forked(tracing.traced(step, [*weights(0), X]))
+    return find_fork(tracing.traced(step, [*weights(0), X]))
 
 
 def operations(module: fx.GraphModule) -> list[str]:
@@ -91,7 +91,7 @@ def with_a_bias(first: Tensor, last: Tensor, x: Tensor, bias: Tensor) -> None:
 
 def test_neither_branch_waits_for_small_changes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(forking, "SMALL", 2)  # the bias is a quarter of the last layer's weights
-    fork = forked(tracing.traced(with_a_bias, [*weights(0), X, torch.ones(OUTPUTS, dtype=torch.float64)]))
+    fork = find_fork(tracing.traced(with_a_bias, [*weights(0), X, torch.ones(OUTPUTS, dtype=torch.float64)]))
     assert fork is not None
     written = [
         [node.args[0].name for node in part.graph.nodes if node.target is torch.ops.aten.copy_.default]
@@ -101,7 +101,7 @@ def test_neither_branch_waits_for_small_changes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_comes_out_of_one_product_is_changed_in_one_branch(monkeypatch: pytest.MonkeyPatch):
-    """Else the product would be in the trunk, before both."""
+    """Otherwise the product would be in the trunk, before both branches."""
 
     def step(first: Tensor, last: Tensor, x: Tensor, bias: Tensor) -> None:
         hidden = (x @ first).tanh()
@@ -116,7 +116,7 @@ def test_what_comes_out_of_one_product_is_changed_in_one_branch(monkeypatch: pyt
     expected, found = [*weights(1), X, bias.clone()], [*weights(1), X, bias.clone()]
     with_a_bias(*expected)
     monkeypatch.setattr(forking, "SMALL", 2)
-    fork = forked(tracing.traced(step, found))
+    fork = find_fork(tracing.traced(step, found))
     assert fork is not None
     assert len(fork.branches) == 2
     shared = fork.trunk(*found)
@@ -173,13 +173,13 @@ def test_a_step_that_would_hand_over_more_than_it_changes_is_not_forked():
         last.copy_(last - much.amax() * (hidden.T @ dy))
 
     many = torch.randn(100 * OUTPUTS, INPUTS, dtype=torch.float64)
-    assert forked(tracing.traced(step, [*weights(0), many])) is None
-    assert forked(tracing.traced(step, [*weights(0), many, many])) is not None
-    assert forked(tracing.traced(two_layers, [*weights(0), many])) is not None  # products have it in memory anyway
+    assert find_fork(tracing.traced(step, [*weights(0), many])) is None
+    assert find_fork(tracing.traced(step, [*weights(0), many, many])) is not None
+    assert find_fork(tracing.traced(two_layers, [*weights(0), many])) is not None  # products have it in memory anyway
 
 
 def test_the_number_of_clients_can_be_asked_for_after_the_weights_have_changed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tracing, "FEW", 0)  # these products are small, but products
+    monkeypatch.setattr(tracing, "SLIM", 0)  # these products are small, but products
 
     def step(first: Tensor, last: Tensor, x: Tensor) -> None:
         hidden = (x @ first).tanh()
@@ -191,7 +191,7 @@ def test_the_number_of_clients_can_be_asked_for_after_the_weights_have_changed(m
     tensors = [torch.stack([leaf] * 3) for leaf in (*weights(0), X)]
     module = tracing.traced_for_any_number(step, tensors, [0, 0, 0])
     assert module is not None
-    fork = forked(module)
+    fork = find_fork(module)
     assert fork is not None
     expected, found = ([leaf.clone() for leaf in tensors] for _ in range(2))
     step(*expected)
@@ -206,7 +206,7 @@ def test_the_number_of_clients_can_be_asked_for_after_the_weights_have_changed(m
 
 
 class Touched(TorchDispatchMode):
-    """Notes which memory is read and which is written."""
+    """Records which memory is read and which is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,8 +229,8 @@ def makes_a_view(function: Any) -> bool:
 
 @pytest.fixture
 def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[tuple[str, ...]]:
-    """Let the engine train by steps in branches, in the order that the test's `late_first` says, and see that none
-    touches what another writes; here are, for each of these steps, the streams of the forks that it is in."""
+    """Let the engine train with forked steps, in the order given by the test's `late_first`, and check that no branch
+    reads or writes what another writes. Returns the streams in use for each fork that was run."""
     taken: list[tuple[str, ...]] = []
     streams: list[str] = []
     in_use: list[str] = []
@@ -256,7 +256,7 @@ def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
 
     monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
-    monkeypatch.setattr(tracing, "FEW", 0)  # small layers are layers
+    monkeypatch.setattr(tracing, "SLIM", 0)  # small layers are layers
     monkeypatch.setattr(steps, "compiled", lambda module: module)
     monkeypatch.setattr(steps, "urgent_stream_on", new_stream)
     monkeypatch.setattr(steps, "side_by_side", one_after_the_other)
@@ -270,8 +270,8 @@ def forks(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
 def test_branches_have_nothing_to_do_with_each_other(
     seed: int, late_first: bool, deep: int, make_config: Callable[..., Config], forks: list[tuple[str, ...]]
 ):
-    """Where a branch forks again, forks are two deep. Those of all steps are taken on the same streams, since memory
-    that was freed on a stream is used again only there."""
+    """Where a branch forks again, forks are two deep. All steps use the same streams, because memory freed on a stream
+    is reused only there."""
     dataset, sections = drawn_run(seed)
     loop, run = (
         Federation(make_config(engine=engine, **sections), dataset, Patchwork(seed, dataset.shape))
@@ -287,7 +287,7 @@ def test_branches_have_nothing_to_do_with_each_other(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
 def test_a_compiled_trunk_hands_over_no_input():
-    """It would be changed by one branch while the other reads it. The compiler leaves out products with ones."""
+    """One branch would change it while the other reads it. The compiler drops multiplications by one."""
     module = tracing.traced(lambda w, x: (torch.ones_like(w) * w, x @ w), [torch.ones(2, 2), torch.ones(2, 2)])
     inputs = [torch.randn(2, 2), torch.randn(2, 2)]
     given = tracing.compiled(module)(*inputs)

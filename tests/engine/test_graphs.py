@@ -1,4 +1,4 @@
-"""Captures, with a stand-in for CUDA: what matters here is what happens around them."""
+"""Captures, with a stand-in for CUDA: these tests are about what happens around a capture."""
 
 import gc
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_no_garbage_is_collected_while_a_graph_is_captured():
-    """A forgotten graph that is destroyed meanwhile would spoil it."""
+    """Destroying an unused graph during a capture would spoil the capture."""
     collecting: list[bool] = []
     graph_of(lambda: collecting.append(gc.isenabled()), None)
     assert collecting == [True, True, False]  # warming up twice, capturing
@@ -46,7 +46,7 @@ def test_the_collector_is_left_as_it_was():
 
 @pytest.mark.parametrize("which", ["first", "second", "third", "none"])
 def test_streams_come_together_again_if_memory_runs_out(which: str):
-    """Else the capture would end with another error, which is not taken for what it is."""
+    """Otherwise the capture would end with another error, which is not recognised as out of memory."""
     order: list[str] = []
     names = ["first", "second", "third"]
 

@@ -3,7 +3,7 @@ import torch
 
 from fedntd import FedntdError, tree
 from fedntd.config.schema import Optimiser
-from fedntd.engine.optim import clipped, learning_rate, sgd_step, with_spring
+from fedntd.engine.optim import add_proximal_term, clip_gradient, learning_rate, sgd_step
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
@@ -26,7 +26,7 @@ def test_equals_torch_sgd(momentum: float, nesterov: bool, weight_decay: float, 
         if clip:
             norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), clip))
         theirs.step()
-        gradient = clipped(optimiser, gradient)
+        gradient = clip_gradient(optimiser, gradient)
         w, velocity = sgd_step(optimiser, w, gradient, velocity, lr=torch.tensor(0.05, dtype=torch.float64))
     assert not clip or min(norms) < clip < max(norms)  # both cases occur
     for name in w:
@@ -56,14 +56,14 @@ def test_learning_rate_decays_after_each_round():
 
 def test_clipping_is_vectorised_over_clients():
     gradients = {"a": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}
-    short = torch.func.vmap(lambda g: clipped(Optimiser(clip=1.0), g))(gradients)["a"]
+    short = torch.func.vmap(lambda g: clip_gradient(Optimiser(clip=1.0), g))(gradients)["a"]
     torch.testing.assert_close(short, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
 
 
 def test_the_spring_by_hand():
     g, w, w_g = ({"a": torch.tensor(value)} for value in (1.0, 5.0, 2.0))
-    assert with_spring(Optimiser(proximal=0.5), g, w, w_g)["a"].item() == pytest.approx(2.5)
-    assert with_spring(Optimiser(), g, w, w_g) is g
+    assert add_proximal_term(Optimiser(proximal=0.5), g, w, w_g)["a"].item() == pytest.approx(2.5)
+    assert add_proximal_term(Optimiser(), g, w, w_g) is g
 
 
 def test_nesterov_by_hand():

@@ -35,7 +35,7 @@ def test_a_step_that_is_not_proportional_to_the_clients_is_not_traced_for_any_nu
 
 
 def test_a_gradient_does_not_wait_for_the_loss():
-    """It begins with ones like the loss, for which the loss need not be known."""
+    """It starts with ones in the shape of the loss, which do not depend on its value."""
     w = torch.randn(4, 3, dtype=torch.float64)
     module = tracing.traced(vmap(grad_and_value(lambda w: w.square().sum())), [w])
     (end,) = module.graph.find_nodes(op="output")
@@ -60,14 +60,14 @@ def test_what_does_not_depend_on_the_weights_is_taken_out():
     parts = tracing.split(tracing.traced(step, [w, g, o, x]), kinds)
     ahead, kept = parts.ahead(w, g, o, x), parts.once(w, g, o, x)
     assert len(ahead) == 1
-    torch.testing.assert_close(ahead[0], x @ g.exp())  # but not x o: it would have to be copied
+    torch.testing.assert_close(ahead[0], x @ g.exp())  # but not x @ o, since o would have to be copied
     assert any(torch.equal(leaf, 2 * o) for leaf in kept)
     parts.step(w, g, o, x, *ahead, *kept)
     torch.testing.assert_close(w, expected)
 
 
 def test_a_teacher_that_all_share_is_asked_ahead_for_any_number_of_clients():
-    """Its answers are of a size that depends on the weights' first axis, but not on what is in them."""
+    """The size of its logits depends on the length of the weights' first axis, but not on their values."""
     g = torch.randn(3, 2, dtype=torch.float64)
 
     def step(w: Tensor, g: Tensor, x: Tensor) -> None:
@@ -116,7 +116,7 @@ def add_to_chunks(half: Tensor, w: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("add", [add_to_all, add_to_reshaped, add_to_chunks])
 def test_what_is_changed_in_place_stays_in_the_step(add: Callable[[Tensor, Tensor], Tensor]):
-    """Else the second step would begin with what the first one left."""
+    """Otherwise the second step would start with the values that the first one left."""
 
     def step(w: Tensor, g: Tensor) -> None:
         w.add_(add(g / 2, w))
@@ -155,7 +155,7 @@ def test_parts_share_their_constants():
     module = tracing.traced(step, tensors)
     (held,) = module.buffers()
     (change,) = (node for node in module.graph.nodes if is_mutable(node))
-    returning, changing = tracing.extracted(module, change.all_input_nodes[1:]), branch(module, {change}, [])
+    returning, changing = tracing.extract(module, change.all_input_nodes[1:]), branch(module, {change}, [])
     torch.testing.assert_close(returning(*tensors), (1 - constant,))
     after_split = tracing.split(module, [WEIGHTS, BATCH]).step
     for part in (returning, changing, after_split):
@@ -168,7 +168,7 @@ def test_parts_share_their_constants():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile uses what torch itself warns of
 def test_any_number_of_functions_can_be_compiled_in_a_process(monkeypatch: pytest.MonkeyPatch):
-    """As a sweep of many groups does; the compiler's own limit for one piece of code, lowered here, is of 64."""
+    """As in a sweep of many groups. The compiler's limit for one code object is 64, and lowered here."""
     monkeypatch.setattr(tracing, "RECOMPILE_LIMIT", 2)
     for factor in range(5):
         graph = tracing.traced(partial(operator.mul, factor), [torch.ones(2)])
@@ -177,8 +177,8 @@ def test_any_number_of_functions_can_be_compiled_in_a_process(monkeypatch: pytes
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_only_the_number_of_clients_is_left_open(monkeypatch: pytest.MonkeyPatch):
-    """Whatever was compiled before: the compiler takes functions of one line of code for the same, and would leave all
-    sizes open in which their inputs differ."""
+    """No matter what was compiled before. The compiler identifies functions by their line of code, and would make all
+    sizes dynamic in which the inputs of such functions differ."""
     open_sizes: list[int] = []
 
     def backend(module: torch.fx.GraphModule, inputs: list) -> object:

@@ -1,4 +1,4 @@
-"""The vectorised engine against the loop: the same weights to rounding, whatever the clients look like."""
+"""The vectorised engine against the sequential one: the same weights up to rounding, for all kinds of clients."""
 
 import math
 from collections.abc import Callable
@@ -137,8 +137,8 @@ def test_the_papers_networks_on_augmented_images(model: str, algorithm: str):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Let the engine train by the steps that it compiles on a GPU, without CUDA graphs; here are their numbers of
-    clients."""
+    """Let the engine train with the steps that it compiles on a GPU, without CUDA graphs. Returns the numbers of
+    clients of these steps."""
     ready: set[int] = set()
     make = Compiler.make
 
@@ -147,14 +147,14 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         return make(compiler, buffers, *others)
 
     @torch.no_grad()
-    def captured(function: Callable[[], Any], pool: None) -> Captured:
+    def capture(function: Callable[[], Any], pool: None) -> Captured:
         for _ in range(2):  # a GPU warms up
             function()
         return Captured(function, None)
 
     monkeypatch.setattr(Vectorised, "compiles", lambda engine: True)
     monkeypatch.setattr(Compiler, "make", make_step)
-    monkeypatch.setattr(steps, "captured", captured)
+    monkeypatch.setattr(steps, "capture", capture)
     monkeypatch.setattr(vectorised, "AHEAD", 2)  # many short stretches
     monkeypatch.setattr(vectorised, "TEST_BATCH", 7)  # which does not divide the samples
     return ready
@@ -181,7 +181,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The traced steps (for all clients, for one, for any number), not compiled."""
-    calls = {"traced": 0, "traced_for_any_number": 0, "forked": 0}
+    calls = {"traced": 0, "traced_for_any_number": 0, "find_fork": 0}
 
     def counted(function: Callable) -> Callable:
         def call(*arguments: object) -> object:
@@ -191,7 +191,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
         return call
 
-    for function in (tracing.traced, tracing.traced_for_any_number, forking.forked):
+    for function in (tracing.traced, tracing.traced_for_any_number, forking.find_fork):
         monkeypatch.setattr(steps, function.__name__, counted(function))
     prefetched: list[int] = []
 
@@ -202,7 +202,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
 
     monkeypatch.setattr(steps, "split", split)
     monkeypatch.setattr(forking, "MOST_HANDED_OVER", math.inf)
-    monkeypatch.setattr(tracing, "FEW", 0)  # small layers are layers
+    monkeypatch.setattr(tracing, "SLIM", 0)  # small layers are layers
     monkeypatch.setattr(steps, "compiled", lambda module: module)
     config = make_config(engine="vectorised", algorithm={"name": name}, **RAGGED)
     run, loop = (
@@ -212,7 +212,7 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
     records, of_loop = list(run), list(loop)
     assert len(as_on_a_gpu) > 3  # numbers of clients; and how many of these steps were traced:
     forks = 0 if name == "moon" else 3  # the gradient of its cosines is computed in place
-    assert calls == {"traced": 5, "traced_for_any_number": 1, "forked": forks}  # two are tests: of one model, of all
+    assert calls == {"traced": 5, "traced_for_any_number": 1, "find_fork": forks}  # two are tests: of one model, of all
     assert ("cannot be forked" in " ".join(run.engine.notes)) == (name == "moon")
     assert ("only samples are prepared" in " ".join(run.engine.notes)) == (prefetched[0] == 0)
     assert len(prefetched) == 3
@@ -233,23 +233,21 @@ def test_the_step_that_a_gpu_compiles_is_the_same_step(
         ((50, 9), (50, 9), False),  # what all share
     ],
 )
-def test_only_what_has_an_axis_of_its_own_for_clients_is_foreseen_slot_by_slot(
-    shape: tuple, of_one: tuple, stacked: bool
-):
+def test_only_results_with_a_separate_client_axis_are_prefetched(shape: tuple, of_one: tuple, stacked: bool):
     assert steps.are_stacked([torch.Size(shape)], [torch.Size(of_one)]) is stacked
     assert not steps.are_stacked([torch.Size(shape)], [])
     if stacked:
         each = [torch.randn(of_one) for _ in range(7)]
-        found = steps.stacked(torch.stack(each), torch.Size(of_one), torch.Size(shape))
+        found = steps.merge_clients(torch.stack(each), torch.Size(of_one), torch.Size(shape))
         assert torch.equal(found, torch.cat(each, shape.index(7)))
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-def test_what_several_clients_do_not_foresee_as_one_does_is_left_in_the_step(
+def test_what_several_clients_do_not_prefetch_as_one_does_is_left_in_the_step(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(steps, "compiled", lambda module: module)
-    monkeypatch.setattr(steps, "are_stacked", lambda shapes, of_one: False)
+    monkeypatch.setattr(steps, "are_stacked", lambda shapes, single_shapes: False)
     config = make_config(engine="vectorised", algorithm={"name": "fedntd"}, **RAGGED)
     run = Federation(config, blobs, tiny_net())
     loop = Federation(replace(config, engine="sequential"), blobs, tiny_net())
@@ -257,10 +255,10 @@ def test_what_several_clients_do_not_foresee_as_one_does_is_left_in_the_step(
     assert_equal_weights(run, loop)
 
 
-def test_what_is_foreseen_has_the_layout_that_the_step_was_traced_with(
+def test_prefetched_results_have_the_layout_that_the_step_was_traced_with(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
 ):
-    """A step views as one axis what has been turned around twice."""
+    """The step views as one axis a tensor that has been transposed twice."""
     monkeypatch.setattr(steps, "compiled", lambda module: module)
     config = make_config(engine="vectorised", algorithm={"name": "stateful:Turned"}, **RAGGED)
     run = Federation(config, blobs, tiny_net())
@@ -292,7 +290,7 @@ def test_what_is_kept_of_the_weights_in_bf16_keeps_up_with_them(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ):
-    """The plain steps and the traced ones, which carry the cast weights on from step to step, to the last bit."""
+    """Plain steps and traced ones, which keep the cast weights from step to step, are bit-identical."""
     config = make_config(engine="vectorised", precision="bf16", algorithm={"name": "fedntd"}, **RAGGED)
     plain = Federation(config, blobs, tiny_net())
     list(plain)
@@ -358,8 +356,8 @@ def test_several_runs_by_the_step_that_a_gpu_compiles(
 # torch.compile uses what torch itself warns of
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu: set):
-    """By the compiler that a GPU's step goes through, here for a CPU, and with a user's convolution: compiled, it has
-    the number of clients written into it, so that no step serves several."""
+    """With the same compiler as on a GPU, here for a CPU, and with a user's convolution. Once compiled, it contains the
+    number of clients, so each number needs a step of its own."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
@@ -376,7 +374,7 @@ def test_the_compiled_step_is_the_same_step(make_config: MakeConfig, as_on_a_gpu
 def test_a_step_for_any_number_of_clients_serves_cohorts_of_any_size(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, as_on_a_gpu: set, monkeypatch: pytest.MonkeyPatch
 ):
-    """As the compiler sees it, though nothing is generated: what is compiled is so once."""
+    """Each piece is compiled once. (The compiler runs without generating code.)"""
     torch._dynamo.reset()
     compile, graphs = torch.compile, []
 
@@ -421,7 +419,7 @@ class Branching(nn.Linear):
 def test_networks_that_cannot_be_vectorised(
     net: nn.Module, reason: str, blobs: Dataset, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):
-    """Asked for, the engine says why it cannot; where it would be the default, the loop trains them."""
+    """If the engine is asked for, the error says why. Where it is only the default, the sequential engine is used."""
     with pytest.raises(FedntdError, match=f"engine = 'vectorised' cannot train this network: .*{reason}"):
         Federation(make_config(engine="vectorised"), blobs, net)
     assert isinstance(Federation(make_config(), blobs, net).engine, Sequential)
@@ -444,7 +442,7 @@ def test_the_cohort_is_trained_from_copies(blobs: Dataset, tiny_net: Net, make_c
 
 
 class Reads(TorchDispatchMode):
-    """Notes when a number is asked for, for which a host would have to wait."""
+    """Records operations for which a host would have to wait for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -461,16 +459,16 @@ class Reads(TorchDispatchMode):
 def test_nothing_is_waited_for_before_the_results_of_a_round_are_fetched(
     name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):
-    """Not even to write a message that nobody needs."""
+    """Not even to format an error message that is not needed."""
     run = Federation(make_config(engine="vectorised", algorithm={"name": name}), blobs, tiny_net())
     run.play_round()
-    before, fetch = [], rounds.fetched
+    before, fetch = [], rounds.to_host
 
-    def fetched(*given: Any) -> Any:
+    def to_host(*given: Any) -> Any:
         before.extend(reads.found)
         return fetch(*given)
 
-    monkeypatch.setattr(rounds, "fetched", fetched)
+    monkeypatch.setattr(rounds, "to_host", to_host)
     monkeypatch.setattr(torch.Tensor, "__repr__", lambda leaf, **_: reads.found.append("written out") or "a tensor")
     with Reads() as reads:
         run.play_round()

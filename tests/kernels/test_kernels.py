@@ -20,7 +20,7 @@ from fedntd.kernels import convolution as kernels
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not on this platform")
 
-# groups, batch, channels in and out, height, width, size of the kernel, what is done
+# groups, batch, input and output channels, height, width, kernel size, operation
 SHAPES = [
     (2, 3, 3, 32, 8, 8, 5, "pool"),
     (2, 2, 32, 24, 4, 6, 5, "pool"),
@@ -121,7 +121,7 @@ def test_several_losses_of_one_network():
 @needs_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here the kernels are tested as they are")
 def test_triton_kernels_in_the_interpreter():
-    """In a process of its own, since the interpreter is chosen when Triton is imported.
+    """In a separate process, because the interpreter is chosen when Triton is imported.
 
     In float32 only: the interpreter cannot multiply bfloat16 matrices. `test_on_a_gpu` tests those. In float32, pooled
     convolutions would not read whole windows by themselves.
@@ -157,7 +157,7 @@ def test_triton_kernels_in_the_interpreter():
 @needs_triton
 @given(st.integers(1, 33), st.sampled_from([1, 3, 5, 7]), st.integers(1, 16), st.booleans())
 def test_runs_of_a_patch_are_where_the_kernels_expect_them(channels: int, size: int, half: int, window: bool):
-    """What is read at once lies in one piece, at an address that divides by its length; a GPU stops if it does not."""
+    """Numbers that are read at once are contiguous and aligned to their length; otherwise a GPU raises an error."""
     width, side = 2 * half + size - 1, size + window
     run = kernels.triton_kernels().run_of(side * channels, width * channels)
     image = torch.arange(side * width * channels).view(side, width, channels)

@@ -12,14 +12,14 @@ from fedntd.kernels import convolution as kernels
 triton = pytest.importorskip("triton", reason="Triton is not on this platform")
 tiles = pytest.importorskip("fedntd.kernels.tiles")
 
-# architecture, processors, and the shared memory that a program can have
+# architecture, processors, shared memory available to a program
 H200, RTX_4090 = (90, 132, 232448), (89, 128, 101376)
-# channels in and out, side of the image, size of the kernel: the paper's network
+# input and output channels, image side, kernel size: the layers of the paper's network
 LAYERS = [(4, 32, 32, 5), (32, 64, 16, 5)]
 
 
 class Recorder:
-    """Stands in for a kernel, and keeps what it was launched with."""
+    """Stands in for a kernel and records its launches."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -97,7 +97,7 @@ def test_every_launch_fits_into_shared_memory(
 ):
     architecture, processors, shared = gpu
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # it warns if it is not told
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # otherwise it warns
     ours = kernels.triton_kernels()
     monkeypatch.setattr(kernels, "is_fast", lambda *_: True)
     monkeypatch.setattr(ours, "dot_precision", lambda x: precision)

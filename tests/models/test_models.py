@@ -88,7 +88,7 @@ def test_the_narrow_stage_is_the_network_with_fewer_channels(width: float):
     torch.testing.assert_close(taps.slim_into, taps.into[:, : int(128 * width)])
     torch.testing.assert_close(narrow(taps.slim_into), taps.slim_out, rtol=0, atol=1e-12)
     torch.testing.assert_close(whole.stage3(taps.into), taps.out, rtol=0, atol=1e-12)
-    assert not taps.slim_into.requires_grad  # what comes before the stage learns nothing from the narrow pass
+    assert not taps.slim_into.requires_grad  # the narrow pass does not train the earlier layers
 
 
 @pytest.mark.parametrize("width", [0.0, 1.5, 0.3])
@@ -122,7 +122,7 @@ def test_masked_batch_statistics_equal_those_of_the_real_samples():
 
 
 def test_masked_batch_statistics_of_low_precision_have_full_precision():
-    """Where a mean is large, its rounding to bf16 would be a good part of the deviation from it."""
+    """If a mean is large, its rounding error in bf16 would be comparable to the deviations from it."""
     torch.manual_seed(0)
     x = (10 + 0.25 * torch.randn(50, 4, 7, 7)).bfloat16()
     norm = BatchStatNorm(4).bfloat16()
@@ -170,7 +170,7 @@ def test_a_frozen_batchnorm_stays_frozen_and_a_shared_one_shared():
 
 
 def test_a_layer_in_two_places_is_one_layer():
-    """And stays in the network: torch's own way to tie weights would leave there those of the last call."""
+    """The network keeps its own weights: with tie_weights=True, torch would leave those of the last call in it."""
     linear, norm, tied = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
     tied.weight = linear.weight
     module = nn.Sequential(linear, norm, nn.Sequential(linear, norm), tied).double()

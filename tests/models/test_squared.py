@@ -20,8 +20,8 @@ Loss = Callable[[dict[str, Tensor], Batch], Tensor]
 
 
 class Shared(nn.Module):
-    """Linear layers in unusual service: seeing a sequence, used twice, with weights that are used alone as well; and
-    one whose weights are asked for their size and type."""
+    """Linear layers in unusual use: on a sequence, used twice, with weights that are also used directly; and one whose
+    weights are only asked for their size and type."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ NETWORKS = {
     "shared": Shared,
     "tied": Tied,
 }
-# the weights that a single product serves
+# the weights whose mean squared gradient is a single product
 BY_PRODUCT = {
     "linear": {"0.weight", "2.weight"},
     "convolutional": {"5.weight"},
@@ -129,7 +129,7 @@ def test_against_a_backward_pass_for_each_sample(name: str, mask: list[bool] | N
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_which_weights_are_those_of_linear_layers(name: str):
-    """Found out by watching the network; all others are known to be others."""
+    """They are found by watching the forward pass; all others are recognised as used otherwise."""
     model, batch = network(name), samples(2)
     w = model.weights()
     candidates = {key for key, leaf in w.items() if leaf.ndim == 2}
@@ -152,7 +152,7 @@ def test_the_closed_form_of_a_linear_softmax_model():
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_of_many_clients_at_once(name: str):
-    """Each has weights, samples and a number of samples of its own; one has none, and its mean is not a number."""
+    """Each client has its own weights, samples and number of samples. One has no samples, and its mean is NaN."""
     model = network(name)
     ws = [{key: leaf + 0.1 * k for key, leaf in model.weights().items()} for k in range(3)]
     masks = [torch.arange(5) < count for count in (5, 2, 0)]

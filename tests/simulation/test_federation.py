@@ -1,4 +1,4 @@
-"""A whole run against an independent one, and what a run promises: the same numbers again, whoever computes them."""
+"""A whole run against an independent implementation, and reproducibility: the same numbers in every engine."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ MakeConfig = Callable[..., Config]
 
 
 def measured(record: Record) -> dict:
-    """All of a record but the time it took."""
+    """A record without its seconds."""
     return {k: v for k, v in dataclasses.asdict(record).items() if k != "seconds"}
 
 
@@ -95,7 +95,7 @@ def test_measures_against_a_second_computation(blobs: Dataset, tiny_net: Net, ma
 
 
 def test_local_measures_are_of_the_trained_local_models(blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    """With one client a round the aggregated model is the local one, so its measures can be had from outside."""
+    """With one client in each round, the aggregated model is the local one, so the test can compute its metrics."""
     config = make_config(federation={"ratio": 0.1, "rounds": 1, "local_epochs": 20})
     federation = Federation(config, blobs, tiny_net())
     record = federation.play_round()
@@ -178,7 +178,7 @@ def test_the_number_of_workers_does_not_change_a_bit(precision: str):
         federation = Federation(from_table(table), images)
         return [measured(r) for r in federation], federation.state.w
 
-    (records, w), (records_3, w_3) = final(1), final(10**6)  # as many as there are clients, then: three
+    (records, w), (records_3, w_3) = final(1), final(10**6)  # capped at the number of clients, three
     assert records == records_3
     assert all(torch.equal(w[name], w_3[name]) for name in w)
 
@@ -335,7 +335,7 @@ class Recurrent(nn.Module):
 
 
 def test_fedcurv_of_recurrent_layers(blobs: Dataset, make_config: MakeConfig):
-    """Which cannot be differentiated sample by sample; said before the first round."""
+    """It cannot be differentiated sample by sample. The error is raised before the first round."""
     with pytest.raises(FedntdError, match=r"sample by sample.*use algorithm\.per_sample = false"):
         Federation(make_config(algorithm={"name": "fedcurv"}), blobs, Recurrent())
     few = make_config(algorithm={"name": "fedcurv", "per_sample": False}, federation={"rounds": 1})

@@ -1,4 +1,4 @@
-"""Several runs trained in one step: each has the records and the folder that it would have alone."""
+"""Several runs trained in one step: each has the same records and folder as if trained alone."""
 
 import dataclasses
 import gc
@@ -15,7 +15,7 @@ from fedntd import ALGORITHMS, Config, Dataset, Federation, FedntdError, Record,
 from fedntd.config.build import deal
 from fedntd.engine.vectorised import Vectorised
 from fedntd.runs.record import load_checkpoint
-from fedntd.simulation.federation import names_of, play_together
+from fedntd.simulation.federation import keys_of, play_together
 from fedntd.simulation.sharing import shape
 from fedntd.simulation.together import Pace
 from fedntd.tree import Weights
@@ -31,7 +31,7 @@ def measured(record: Record) -> dict:
 def assert_like_alone(
     configs: list[Config], dataset: Dataset, net: Net, outcomes: list[tuple[int, Record | FedntdError]]
 ) -> list[Federation]:
-    """The runs alone, after their records were compared."""
+    """Train the runs alone, compare their records, and return the runs."""
     runs = [Federation(config, dataset, net()) for config in configs]
     for i, run in enumerate(runs):
         records = [outcome for j, outcome in outcomes if j == i]
@@ -84,8 +84,8 @@ def test_runs_of_one_shape_are_as_they_are_alone(
     ],
 )
 def test_what_a_run_has_of_its_own_besides_its_weights(settings: dict, blobs: Dataset, make_config: MakeConfig):
-    """Frozen layers and buffers that its seed drew; the share of its clients in a round, which its method knows: with a
-    ratio of 0.4, two of five, but two of six as well."""
+    """Frozen layers and buffers drawn from its seed; and the share of clients in its cohorts, which its method uses.
+    With a ratio of 0.4 these are two of five, but also two of six."""
     sizes = [{"clients": 6, "ratio": 0.4}, {"clients": 5, "ratio": 0.4}, {"clients": 6, "ratio": 1.0}]
     configs = [
         make_config(engine="vectorised", seed=seed, federation=size, **settings) for seed, size in enumerate(sizes)
@@ -159,7 +159,7 @@ def test_what_is_planned_for_a_run_is_not_taken_for_one_that_comes_to_lie_where_
     class Run:
         config = make_config()
 
-    forgotten, later = (names_of([(cast("Federation", Run()), 2)]) for _ in range(2))
+    forgotten, later = (keys_of([(cast("Federation", Run()), 2)]) for _ in range(2))
     assert forgotten != later
 
 
@@ -203,7 +203,7 @@ def test_memory_that_only_a_forgotten_run_holds_is_there_for_the_next(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ):
     config = make_config(engine="vectorised", federation={"ratio": 1.0})
-    gc.disable()  # it would find the run by itself, but not at once
+    gc.disable()  # it would free the run too, but later
     try:
         former = Federation(config, blobs, tiny_net())
         former.play_round()
@@ -251,8 +251,8 @@ def test_runs_that_do_not_fit_into_memory_together_go_on_in_smaller_groups(
 def test_runs_that_do_not_fit_into_memory_change_nothing_for_others(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A run that does not fit even alone has failed; one of another shape is trained; and a folder that was there, when
-    nothing was to be resumed, is left alone."""
+    """A run that does not fit even alone fails, and one of another shape is trained. Without `resume`, an existing
+    folder is not touched."""
     large = [make_config(engine="vectorised", seed=seed) for seed in range(2)]
     small, there = (make_config(engine="vectorised", federation={"batch_size": size}) for size in (9, 10))
     list(federate(there, blobs, tiny_net(), tmp_path / "3"))
@@ -344,7 +344,7 @@ def test_checkpoints_take_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("fedntd.simulation.together.time.monotonic", lambda: now)
 
     def rounds_saved(seconds: float, takes: float) -> list[int]:
-        """Of a thousand rounds of one second each."""
+        """The rounds that write checkpoints, out of a thousand rounds of one second each."""
         nonlocal now
         now = 0.0
         pace, saved = Pace(seconds), []

@@ -12,7 +12,7 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path: Path):
     for text in ("one", "two"):
         with whole(file) as aside:
             aside.write_text(text)
-            assert aside.suffix == ".html"  # by which some programs know what to write
+            assert aside.suffix == ".html"  # from which some libraries choose the format
             assert not file.exists() or file.read_text() == "one"
         assert file.read_text() == text
     assert [*file.parent.iterdir()] == [file]
@@ -45,7 +45,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: 
 
 def test_what_a_killed_process_left_is_overwritten_by_the_next_holder_of_the_lock(tmp_path: Path):
     file = tmp_path / "status.json"
-    (tmp_path / "status.json.part").write_text("half of an ea")  # by which docs/run-folder.md calls it
+    (tmp_path / "status.json.part").write_text("half of an ea")  # the name in docs/run-folder.md
     with atomic(file, locked=True) as aside:
         assert aside.name == "status.json.part"
         aside.write_text("{}")

@@ -1,1 +1,1 @@
-"""How clients are trained and models tested: one by one, or all of a cohort in one compiled step."""
+"""Engines: they train the clients of a cohort and test models, one by one or all in one compiled step."""

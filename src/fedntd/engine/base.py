@@ -1,4 +1,4 @@
-"""What an engine is, and what goes into it and comes out."""
+"""The interface of an engine, its inputs and its results."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -19,62 +19,62 @@ from fedntd.tree import Weights
 
 
 class Task(NamedTuple):
-    """What a client will do in a round, as far as it is known beforehand."""
+    """A client's work in a round, as far as it is known before the round."""
 
     plan: Plan
-    owned: NDArray[np.int64]  # places of its samples in the training part
+    owned: NDArray[np.int64]  # indices of its samples in the training part
     torch_seed: int  # for dropout
 
 
 class Trained(NamedTuple):
-    """What the training of a cohort gave: every leaf is [client, ...], in the order of the tasks."""
+    """The results of training a cohort. Every leaf is [client, ...], in the order of the tasks."""
 
-    up: dict
-    own: dict
-    loss: Tensor
-    test: Counts | None  # the trained local models on the whole test part
-    train: Counts | None  # and on their own training samples
+    up: dict  # uploads
+    own: dict  # new client states
+    loss: Tensor  # mean training loss
+    test: Counts | None  # of the trained local models on the whole test part
+    train: Counts | None  # of the trained local models on their own training samples
 
     def part(self, clients: slice) -> "Trained":
-        """Of some of the clients."""
-        return on_each_leaf(lambda leaf: leaf[clients], self)
+        """The results of these clients."""
+        return map_leaves(lambda leaf: leaf[clients], self)
 
 
 class Engine(Protocol):
-    """Trains the clients of a cohort and tests models; the rest of a round does not care how.
+    """Trains the clients of a cohort and tests models. The rest of a round does not depend on how this is done.
 
     A federation calls its engine three times a round:
 
-        prepared = engine.prepare(tasks)                     # which samples, in which order: before the round
+        prepared = engine.prepare(tasks)                     # before the round: which samples, in which order
         trained = engine.train(prepared, contexts, measure)  # local training of the whole cohort
-        counts = engine.test(models)                         # the new global model
+        counts = engine.test(models)                         # test of the new global model
 
-    `prepare` gets what is known of a round before the round before it has ended: each client's `Task`. It returns
-    whatever `train` wants to have at hand. A GPU engine sends the plans to the device while that is still busy.
+    `prepare` takes the `Task` of each client, which is known before the previous round has ended. It returns whatever
+    `train` needs. A GPU engine sends the plans to the device while the previous round still runs.
 
-    `train` gets the `Context` of each task's client: the global weights, what the server broadcasts, the client's own
-    state, the learning rate. Each client starts from the global weights with zero momentum and takes the steps of its
-    plan (`training.train_one`). With `measure`, its trained model is also tested on the whole test part and on its own
-    training samples. The result has one row a task, in the order of the tasks, whatever order they were trained in.
+    `train` takes the `Context` of each task's client: the global weights, the server's broadcast, the client's own
+    state and the learning rate. Each client starts from the global weights with zero momentum and takes the steps of
+    its plan (`training.train_one`). With `measure`, its trained model is also tested on the whole test part and on its
+    own training samples. The result has one row per task, in the order of the tasks.
 
-    `test` counts, class by class, what each of several models gets right on the whole test part.
+    `test` takes several models and counts, class by class, the samples of the test part that each classifies correctly.
 
-    What an engine must keep:
+    Every engine guarantees:
 
-    - **The same numbers.** Two engines agree to rounding (1e-12 in float64, tests/engine/test_vectorised.py): all
-      randomness is in the plans, and a sample of a short batch is masked, never zero.
-    - **Several runs at once.** Clients of one call may belong to several runs of one shape. A run sees only its own
-      global weights, learning rate and hyper-parameters: those in which runs differ come as `Context.values`, and
-      `algorithm.with_values(ctx.values)` is the method as this client's run has it.
-    - **Nothing kept of a context.** An engine may keep compiled code, memory and samples from round to round, but no
-      weights or state: what a call returns follows from what it was given.
-    - **Memory.** What does not fit into the device's memory at once is done in parts, with the same result.
+    - **The same numbers.** Two engines agree up to rounding (1e-12 in float64, tests/engine/test_vectorised.py). All
+      randomness is in the plans. Samples that pad a short batch are masked, never zeros.
+    - **Several runs at once.** The clients of one call may belong to several runs of one shape. A client is trained
+      only with its own run's global weights, learning rate and hyper-parameters. Hyper-parameters in which the runs
+      differ are in `Context.values`; `algorithm.with_values(ctx.values)` is the method with those of the client's run.
+    - **No state.** An engine may keep compiled code, memory and samples from round to round, but no weights or client
+      state: the result of a call depends on its arguments alone.
+    - **Memory.** Work that does not fit into the device's memory is done in parts, with the same result.
 
-    `notes` says, in one sentence each, where the engine falls back to a slower way than its own, and why. They go into
-    `environment.json` and are shown by `fedntd run --verbose`.
+    `notes` lists, in one sentence each, where the engine has to take a slower path, and why. The notes are written to
+    `environment.json` and shown by `fedntd run --verbose`.
 
-    `Sequential` trains one client after the other, on a CPU several side by side. `Vectorised` trains the whole cohort
-    in one compiled step.
+    `Sequential` trains the clients one by one, on a CPU several in parallel. `Vectorised` trains the whole cohort in
+    one step, compiled on a GPU.
     """
 
     algorithm: FedAvg
@@ -92,18 +92,18 @@ class Engine(Protocol):
     def test(self, models: list[Weights]) -> list[Counts]: ...
 
 
-def on_each_leaf(f: Callable[..., Tensor], first: Trained, *rest: Trained) -> Trained:
-    """`f` on every leaf of trained cohorts."""
+def map_leaves(f: Callable[..., Tensor], first: Trained, *rest: Trained) -> Trained:
+    """Apply `f` leaf by leaf to the results of one or several cohorts."""
 
-    def counts(*same: Counts | None) -> Counts | None:
-        present = [one for one in same if one is not None]
+    def map_counts(*counts: Counts | None) -> Counts | None:
+        present = [c for c in counts if c is not None]
         return Counts(*map(f, *present)) if present else None
 
-    every = (first, *rest)
+    cohorts = (first, *rest)
     return Trained(
-        tree.map(f, *(t.up for t in every)),
-        tree.map(f, *(t.own for t in every)),
-        f(*(t.loss for t in every)),
-        counts(*(t.test for t in every)),
-        counts(*(t.train for t in every)),
+        tree.map(f, *(t.up for t in cohorts)),
+        tree.map(f, *(t.own for t in cohorts)),
+        f(*(t.loss for t in cohorts)),
+        map_counts(*(t.test for t in cohorts)),
+        map_counts(*(t.train for t in cohorts)),
     )

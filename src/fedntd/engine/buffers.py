@@ -1,4 +1,4 @@
-"""What the training steps of a cohort read and change. It stays where it is for as long as the cohort has its size."""
+"""The tensors that the training steps of a cohort read and change. They are reused by all cohorts of one size."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,26 +13,29 @@ from fedntd.tree import Weights
 
 
 class OwnBatch(NamedTuple):
-    """A batch of every client's own: all are [client, sample, ...], or [slot, sample, ...]."""
+    """One batch for each client or slot: all tensors are [client, sample, ...] or [slot, sample, ...]."""
 
     x: Tensor
     y: Tensor
-    real: Tensor
+    real: Tensor  # False for padding
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """What a step reads and changes, always at the same addresses, since CUDA graphs remember those."""
+    """The tensors that a step reads and changes. Their addresses never change, because CUDA graphs contain them.
 
-    w: Weights  # [client, ...], as are velocity, loss, and what of the context differs by client
+    `w`, `velocity`, `loss` and the parts of `ctx` that differ by client are [client, ...].
+    """
+
+    w: Weights
     velocity: Weights
-    loss: Tensor
+    loss: Tensor  # summed over the steps
     ctx: Context
-    batches: OwnBatch  # of the next steps
-    place: Tensor  # the first of the next step's slots: [1]
+    batches: OwnBatch  # of the next steps: [slot, ...]
+    place: Tensor  # the first slot of the next step: [1]
 
     def first(self, clients: int, axes: Context) -> "Buffers":
-        """Views of the first so many clients."""
+        """Views of the first `clients` clients."""
 
         def cut(leaf: Tensor) -> Tensor:
             return leaf[:clients]
@@ -42,28 +45,28 @@ class Buffers:
             tree.map(cut, self.velocity),
             cut(self.loss),
             by_client(cut, axes, self.ctx),
-            OwnBatch(*(leaf[:] for leaf in self.batches)),  # to be marked by themselves
+            OwnBatch(*(leaf[:] for leaf in self.batches)),  # new views, because sizes are marked dynamic on the tensor
             self.place,
         )
 
     def load(self, ctx: Context) -> None:
-        """What the clients know."""
+        """Copy the clients' context into the buffers."""
         tree.copy_(tensors_of(self.ctx), tensors_of(ctx))
 
     def reset(self) -> None:
-        """Everybody to the global weights, without momentum."""
-        tree.map(lambda mine, new: mine.copy_(new.expand_as(mine)), self.w, self.ctx.w_g)
+        """Set all clients to the global weights, with zero momentum and loss."""
+        tree.map(lambda leaf, new: leaf.copy_(new.expand_as(leaf)), self.w, self.ctx.w_g)
         tree.map(Tensor.zero_, self.velocity)
         self.loss.zero_()
 
     def batch(self) -> OwnBatch:
-        """The next step's."""
+        """The batches of the next step: [client, sample, ...]."""
         slots = self.place + torch.arange(len(self.loss), device=self.place.device)
         return OwnBatch(*(leaf.index_select(0, slots) for leaf in self.batches))
 
 
 class StepInputs(NamedTuple):
-    """What a compiled step is a function of, as a tree of tensors: the buffers, without what is no tensor."""
+    """The inputs of a compiled step as a tree of tensors: the buffers without the momentum, which is a number."""
 
     w: Weights
     velocity: Weights
@@ -83,12 +86,12 @@ class StepInputs(NamedTuple):
 
 
 def tensors_of(ctx: Context) -> dict:
-    """The context as a tree, without what is no tensor."""
+    """The context as a tree of tensors: without the momentum, which is a number."""
     return {name: value for name, value in ctx._asdict().items() if name != "momentum"}
 
 
 def by_client(f: Callable[..., Tensor], axes: Context, first: Context, *rest: Context) -> Context:
-    """The first context, with `f` of all on what differs by client."""
+    """Apply `f` to the parts of several contexts that differ by client. The other parts are those of the first."""
     trees = [tensors_of(ctx) for ctx in (first, *rest)]
-    differs = [name for name in trees[0] if getattr(axes, name) == 0]
-    return first._replace(**tree.map(f, *({name: one[name] for name in differs} for one in trees)))
+    differing = [name for name in trees[0] if getattr(axes, name) == 0]
+    return first._replace(**tree.map(f, *({name: parts[name] for name in differing} for parts in trees)))

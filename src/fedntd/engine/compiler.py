@@ -1,11 +1,16 @@
-"""How a GPU takes the training steps of a cohort: compiled, captured as CUDA graphs, and replayed.
+"""Compiles the training step of a cohort for a GPU, captures it as CUDA graphs and replays them.
 
-A step is split in three (tracing.py): what depends on the context alone is computed when a run of steps begins; what
-depends on it and on the samples, such as the answers of a teacher, for several steps ahead; only the rest in each step.
-And that forks (forking.py): most weights are updated beside the rest of the backward pass.
+A step is split into three stages (tracing.py):
 
-To look ahead, a GPU needs no clients, only batches: these lie in slots, as many as keep it busy, those of a step's
-clients in turn and one step after the other, whether or not the steps train equally many clients.
+- `once`: what depends on the context alone, computed at the start of a sequence of steps;
+- `ahead`: what depends on the context and the samples, such as a teacher's logits, computed for several steps at once;
+- `step`: the rest.
+
+The third stage is then forked (forking.py), so that most weights are updated while the backward pass continues.
+
+Batches lie in slots: first those of the first step's clients, then those of the second step's, and so on. Prefetching
+works slot by slot and does not need to know which client a slot belongs to. It therefore always processes as many slots
+as keep a GPU busy, even if the steps train different numbers of clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +27,8 @@ from fedntd import tree
 from fedntd.algorithms.base import Context
 from fedntd.data.augment import Draws
 from fedntd.engine.buffers import Buffers, OwnBatch, StepInputs
-from fedntd.engine.cuda_graphs import captured, pool_on, side_by_side, urgent_stream_on
-from fedntd.engine.forking import clone_aliased, forked
+from fedntd.engine.cuda_graphs import capture, pool_on, side_by_side, urgent_stream_on
+from fedntd.engine.forking import clone_aliased, find_fork
 from fedntd.engine.tracing import (
     BATCH,
     OWN,
@@ -38,34 +43,34 @@ from fedntd.engine.tracing import (
 )
 from fedntd.tree import Weights
 
-PLANNED = 2 + len(Draws._fields)  # what a plan says of a sample: its place, whether it is real, how it is augmented
-MOST_SLOTS_FORKED_TWICE = 500  # those of 50 clients; with more, each layer's gradient fills a GPU by itself
-AHEAD = 10  # steps of the whole cohort whose samples are gathered together: enough to fill a GPU, few enough to keep
+PLANNED = 2 + len(Draws._fields)  # numbers in a plan for each sample: its index, whether it is real, its augmentation
+MOST_SLOTS_FORKED_TWICE = 500  # the slots of 50 clients; with more, the gradient of a single layer fills a GPU
+AHEAD = 10  # steps of the whole cohort that are prefetched together: enough to fill a GPU, few enough to store
 
 
 class Step(NamedTuple):
-    """How to train the clients of some buffers."""
+    """A training step for the clients of some buffers."""
 
-    begin: Callable[[], None]  # before the first of several steps
-    take: Callable[[], None]  # the step on the next slots
+    begin: Callable[[], None]  # call before the first of several steps
+    take: Callable[[], None]  # one step, on the next slots
 
 
 class Prefetch(NamedTuple):
-    """What is done before several steps: for every slot, whichever client's it is."""
+    """The work done before several steps, for every slot."""
 
-    begin: Callable[[], None]  # a round, before all else
-    look_ahead: Callable[[Tensor], None]  # at the plan of the next slots
-    shapes: list[torch.Size]  # of what follows from one client's batch
-    results: list[Tensor]  # that, of every slot: [slot, ...]
+    begin: Callable[[], None]  # call at the start of a round
+    look_ahead: Callable[[Tensor], None]  # fill the slots according to this plan
+    shapes: list[torch.Size]  # of the results for one client's batch
+    results: list[Tensor]  # of every slot: [slot, ...]
 
 
 class Parts(NamedTuple):
-    """What a step is made of. All take the tensors of the buffers (`StepInputs`), and what is said here."""
+    """The compiled stages of a step. Each takes the tensors of the buffers (`StepInputs`), then the arguments below."""
 
-    once: Callable[..., tuple[Tensor, ...]]  # what follows from the context alone
-    again: Callable[..., None]  # what `once` gave: computes it anew
-    once_axes: list[int | None]  # along which the clients are
-    step: Callable[..., None]  # what was prefetched for every slot, what `once` gave
+    once: Callable[..., tuple[Tensor, ...]]  # no further arguments; returns what depends on the context alone
+    refresh: Callable[..., None]  # the results of `once`, which it overwrites with new ones
+    once_axes: list[int | None]  # the client axis of each result of `once`
+    step: Callable[..., None]  # the prefetched results of every slot, then the results of `once`
 
 
 Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], fx.GraphModule | None]
@@ -73,19 +78,20 @@ Trace = Callable[[Callable[..., Any], Sequence[Tensor], Sequence[int | None]], f
 
 @dataclass
 class Compiler:
-    """Makes steps out of two functions, which change the buffers in place; and tests of models."""
+    """Compiles and captures training steps, prefetching, and tests of models."""
 
-    gather: Callable[[OwnBatch, Tensor], None]  # the samples of a plan [slot, what, sample], into the batches
-    step: Callable[[Buffers], None]
-    axes: Context  # what of a context differs by client
+    gather: Callable[[OwnBatch, Tensor], None]  # loads the samples of a plan [slot, PLANNED, sample] into the batches
+    step: Callable[[Buffers], None]  # one training step; changes the buffers in place
+    axes: Context  # for each part of a context its client axis, None if all clients share it
     device: torch.device
-    notes: list[str]  # where a slower way has to be gone
+    notes: list[str]  # where a slower path has to be taken, and why
 
     def __post_init__(self) -> None:
-        self.for_any_number: dict[int, Parts | None] = {}  # by number of samples
+        self.for_any_number: dict[int, Parts | None] = {}  # by number of samples in a batch
         self.for_one: dict[int, Split] = {}  # likewise
         self.pool = pool_on(self.device)
-        # for two forks of at most three branches each; shared by all steps, since each keeps freed memory
+        # For two nested forks of at most three branches each. All steps share these streams, because every stream keeps
+        # its own freed memory.
         self.sides = [[urgent_stream_on(self.device) for _ in range(2)] for _ in range(2)]
 
     def note(self, sentence: str) -> None:
@@ -93,68 +99,73 @@ class Compiler:
             self.notes.append(sentence)
 
     def prefetch(self, buffers: Buffers) -> Prefetch:
-        """For the slots of these buffers."""
+        """Capture the prefetching of all slots of these buffers."""
         slots, width = buffers.batches.y.shape
-        one = buffers.first(1, self.axes)
-        three = self.split_for_one(one)
-        if not three.ahead_shapes:
+        single = buffers.first(1, self.axes)
+        stages = self.split_for_one(single)
+        if not stages.ahead_shapes:
             self.note("only samples are prepared for several steps ahead: all else needs the weights in training")
-        tensors, form = pytree.tree_flatten(StepInputs.of(one))
+        tensors, form = pytree.tree_flatten(StepInputs.of(single))
         plan = buffers.place.new_zeros(slots, PLANNED, width)
         places = torch.arange(slots, device=self.device)[:, None]
 
-        def look(*tensors: Tensor) -> tuple[Tensor, ...]:
+        def compute_ahead(*tensors: Tensor) -> tuple[Tensor, ...]:
             *inputs, plan, places = tensors
             self.gather(pytree.tree_unflatten(inputs, form).batches, plan)
-            if not three.ahead_shapes:
+            if not stages.ahead_shapes:
                 return ()
-            # of every slot: its place stands in for the step's, which is the last of a step's inputs
-            return vmap(three.ahead, in_dims=(*[None] * (len(inputs) - 1), 0))(*inputs[:-1], places)
+            # Vectorise one client's step over its last input, `place`: each slot takes its turn as the current one.
+            return vmap(stages.ahead, in_dims=(*[None] * (len(inputs) - 1), 0))(*inputs[:-1], places)
 
-        given = *tensors, plan, places
-        look = compiled(traced(look, given))
-        with torch.no_grad():  # as when it is captured: it would be compiled for each
-            results = [leaf.clone() for leaf in look(*given)]
+        arguments = *tensors, plan, places
+        compute_ahead = compiled(traced(compute_ahead, arguments))
+        with torch.no_grad():  # as during capture; with gradients enabled, it would be compiled a second time
+            results = [leaf.clone() for leaf in compute_ahead(*arguments)]
 
-        def fetch_ahead() -> None:
-            copy_all(results, look(*given))
+        def fill_slots() -> None:
+            copy_all(results, compute_ahead(*arguments))
             buffers.place.zero_()
 
-        fetch_ahead = captured(fetch_ahead, self.pool)
+        fill_slots = capture(fill_slots, self.pool)
 
         def look_ahead(new_plan: Tensor) -> None:
             plan[: len(new_plan)].copy_(new_plan)
-            fetch_ahead()
+            fill_slots()
 
-        return Prefetch(captured(buffers.reset, self.pool), look_ahead, three.ahead_shapes, results)
+        return Prefetch(capture(buffers.reset, self.pool), look_ahead, stages.ahead_shapes, results)
 
     def test(
         self, count: Callable[..., Sequence[Tensor]], w: Weights, batches: Sequence[Sequence[Tensor]]
     ) -> Callable[[Weights], list[Tensor]]:
-        """What `count(models, *batch)` gives for models like these, summed over the batches, all of one shape."""
+        """Capture a test of stacked models like `w`.
+
+        Returns a function of the models. It returns `count(models, *batch)` summed over the batches, all of which must
+        have the same shape.
+        """
         kept = tree.map(torch.clone, w)
         models, form = pytree.tree_flatten(kept)
 
-        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+        def count_batch(*tensors: Tensor) -> tuple[Tensor, ...]:
             return tuple(count(pytree.tree_unflatten(tensors[: len(models)], form), *tensors[len(models) :]))
 
-        one = compiled(traced(one, [*models, *batches[0]]))
+        count_batch = compiled(traced(count_batch, [*models, *batches[0]]))
 
-        def every() -> list[Tensor]:
-            return [torch.stack(same).sum(0) for same in zip(*(one(*models, *batch) for batch in batches), strict=True)]
+        def count_all() -> list[Tensor]:
+            counts = [count_batch(*models, *batch) for batch in batches]
+            return [torch.stack(column).sum(0) for column in zip(*counts, strict=True)]
 
-        sums = every()
-        take = captured(lambda: copy_all(sums, every()), self.pool)
+        sums = count_all()
+        replay = capture(lambda: copy_all(sums, count_all()), self.pool)
 
-        def counted(w: Weights) -> list[Tensor]:
+        def test(w: Weights) -> list[Tensor]:
             tree.copy_(kept, w)
-            take()
+            replay()
             return [leaf.clone() for leaf in sums]
 
-        return counted
+        return test
 
     def split_for_one(self, buffers: Buffers) -> Split:
-        """A single client's step: what it can fetch_ahead is prefetched for every slot."""
+        """The stages of a single client's step. Its `ahead` stage is what is prefetched for every slot."""
         width = buffers.batches.y.shape[1]
         if width not in self.for_one:
             tensors, _ = pytree.tree_flatten(StepInputs.of(buffers))
@@ -162,76 +173,87 @@ class Compiler:
             self.for_one[width] = split(module, self.axes_and_kinds(buffers)[1])
         return self.for_one[width]
 
-    def make(self, buffers: Buffers, prefetch: Prefetch, for_these: bool) -> Step:
-        """The step on `buffers`: compiled `for_these` sizes, or for any number of clients, if that can be done."""
+    def make(self, buffers: Buffers, prefetch: Prefetch, exact_size: bool) -> Step:
+        """Capture the step on `buffers`.
+
+        With `exact_size` it is compiled for this number of clients. Otherwise the code compiled for any number of
+        clients is used, if the step can be traced that way.
+        """
         tensors = pytree.tree_leaves(StepInputs.of(buffers))
         prefetched = [leaf[:] for leaf in prefetch.results]
         clients, width = len(buffers.loss), buffers.batches.y.shape[1]
         parts = None
-        if not for_these:
+        if not exact_size:
             if width not in self.for_any_number:
                 self.for_any_number[width] = self.parts(buffers, prefetch, traced_for_any_number)
             parts = self.for_any_number[width]
         if parts:
             mark_clients(tensors, self.axes_and_kinds(buffers)[0])
             by_slot = [*buffers.batches, *prefetched]
-            mark_clients(by_slot, [0] * len(by_slot))  # of which cohorts of other sizes have other numbers
+            mark_clients(by_slot, [0] * len(by_slot))  # cohorts of other sizes have other numbers of slots
         else:
-            parts = self.parts(buffers, prefetch, lambda function, given, _: traced(function, given))
+            parts = self.parts(buffers, prefetch, lambda function, tensors, _: traced(function, tensors))
         assert parts is not None
 
         with torch.no_grad():
-            constant = [leaf.clone() for leaf in parts.once(*tensors)]
-        mark_clients(constant, parts.once_axes)
+            constants = [leaf.clone() for leaf in parts.once(*tensors)]
+        mark_clients(constants, parts.once_axes)
 
         def take() -> None:
-            parts.step(*tensors, *prefetched, *constant)
+            parts.step(*tensors, *prefetched, *constants)
             buffers.place.add_(clients)
 
+        # The warm-up before a capture takes real steps: undo them. Start them at the first slot, since the current one
+        # may be the last.
         changing = {"w": buffers.w, "velocity": buffers.velocity, "loss": buffers.loss, "place": buffers.place}
         before = tree.map(torch.clone, changing)
-        buffers.place.zero_()  # warming up takes steps, and the slots of the next ones may be the last
-        take = captured(take, self.pool)
+        buffers.place.zero_()
+        take = capture(take, self.pool)
         tree.map(Tensor.copy_, changing, before)
-        # an empty graph would be warned of
-        begin = captured(lambda: parts.again(*tensors, *constant), self.pool) if constant else lambda: None
+        # torch warns if an empty graph is captured
+        begin = capture(lambda: parts.refresh(*tensors, *constants), self.pool) if constants else lambda: None
         return Step(begin, take)
 
     def parts(self, buffers: Buffers, prefetch: Prefetch, trace: Trace) -> Parts | None:
-        """What is to be compiled, as `trace` sees it; None if it cannot."""
+        """Trace, split, fork and compile the step on `buffers`; None if `trace` returns None."""
         tensors, form = pytree.tree_flatten(StepInputs.of(buffers))
-        at: StepInputs = pytree.tree_unflatten(range(len(tensors)), form)  # where each of them is among the tensors
+        index: StepInputs = pytree.tree_unflatten(range(len(tensors)), form)  # of each input among the tensors
         axes, kinds = self.axes_and_kinds(buffers)
         if len(buffers.loss) == 1:
-            three = self.split_for_one(buffers)
+            stages = self.split_for_one(buffers)
         else:
             module = trace(self.function_of(buffers), tensors, axes)
             if module is None:
                 self.note("a step is compiled anew for each number of clients: it cannot be traced for any number")
                 return None
-            three = split(module, kinds, lambda shapes: are_stacked(shapes, prefetch.shapes))
-        given, prefetched = len(tensors), len(prefetch.shapes)
+            stages = split(module, kinds, lambda shapes: are_stacked(shapes, prefetch.shapes))
+        inputs, prefetched = len(tensors), len(prefetch.shapes)
 
-        def again(*tensors: Tensor) -> None:
-            copy_all(tensors[given:], three.once(*tensors[:given]))
+        def refresh(*tensors: Tensor) -> None:
+            copy_all(tensors[inputs:], stages.once(*tensors[:inputs]))
 
-        def of_these(module: fx.GraphModule) -> Callable[..., Any]:
+        def compile_on_slots(module: fx.GraphModule) -> Callable[..., Any]:
+            """Compile `module` together with the selection of the current slots' prefetched results."""
+
             def call(*tensors: Tensor) -> Any:
-                clients = len(tensors[at.loss])  # pyright: ignore[reportArgumentType]
-                slots = tensors[at.place] + torch.arange(clients, device=self.device)  # pyright: ignore
-                # nothing if what can be prefetched is not what was
-                each = zip(tensors[given : given + prefetched], prefetch.shapes, three.ahead_shapes, strict=False)
-                ahead = [stacked(leaf.index_select(0, slots), one, shape) for leaf, one, shape in each]
-                ahead = map(laid_out, ahead, three.ahead_layouts)
-                return module(*tensors[:given], *ahead, *tensors[given + prefetched :])
+                clients = len(tensors[index.loss])  # pyright: ignore[reportArgumentType]
+                slots = tensors[index.place] + torch.arange(clients, device=self.device)  # pyright: ignore
+                # not strict: if `split` has refused to prefetch, ahead_shapes is empty and nothing is selected
+                selection = zip(
+                    tensors[inputs : inputs + prefetched], prefetch.shapes, stages.ahead_shapes, strict=False
+                )
+                ahead = [merge_clients(leaf.index_select(0, slots), single, shape) for leaf, single, shape in selection]
+                ahead = map(with_layout, ahead, stages.ahead_layouts)
+                return module(*tensors[:inputs], *ahead, *tensors[inputs + prefetched :])
 
             return compiled(call)
 
         forks = 2 if len(buffers.batches.y) <= MOST_SLOTS_FORKED_TWICE else 1
-        return Parts(three.once, compiled(again), three.once_axes, self.in_branches(three.step, of_these, forks))
+        step = self.compile_forked(stages.step, compile_on_slots, forks)
+        return Parts(stages.once, compiled(refresh), stages.once_axes, step)
 
     def function_of(self, buffers: Buffers) -> Callable[..., None]:
-        """The step as a function of tensors."""
+        """The step on `buffers` as a function of the tensors in `StepInputs`."""
         _, form = pytree.tree_flatten(StepInputs.of(buffers))
 
         def step(*tensors: Tensor) -> None:
@@ -240,18 +262,21 @@ class Compiler:
 
         return step
 
-    def in_branches(
-        self, module: fx.GraphModule, compile: Callable[..., Callable], most_forks: int, whole: bool = True
+    def compile_forked(
+        self, module: fx.GraphModule, compile_part: Callable[..., Callable], most_forks: int, whole: bool = True
     ) -> Callable:
-        """The compiled step, forked where it can be."""
-        fork = forked(module) if most_forks else None
+        """Compile a step as a trunk and branches where it can be forked, at most `most_forks` deep.
+
+        `whole` says that `module` is a whole step, not a branch of one.
+        """
+        fork = find_fork(module) if most_forks else None
         if not fork:
             if whole:
                 self.note("weights are updated after the whole backward pass: the step cannot be forked")
-            return compile(module)
-        most, rest, *few = fork.branches
-        rest = self.in_branches(rest, compile, most_forks - 1, whole=False)
-        trunk, branches = compile(fork.trunk), [compile(most), rest, *map(compile, few)]
+            return compile_part(module)
+        main_update, rest, *small_updates = fork.branches
+        rest = self.compile_forked(rest, compile_part, most_forks - 1, whole=False)
+        trunk, branches = compile_part(fork.trunk), [compile_part(main_update), rest, *map(compile_part, small_updates)]
 
         def step(*tensors: Tensor) -> None:
             shared = clone_aliased(trunk(*tensors), tensors)
@@ -261,43 +286,45 @@ class Compiler:
         return step
 
     def axes_and_kinds(self, buffers: Buffers) -> tuple[list[int | None], list[str]]:
-        """Of each tensor: along which axis the clients are, and what it is."""
+        """The client axis and the kind (see tracing.py) of each tensor in `StepInputs`."""
         inputs = StepInputs.of(buffers)
-        of_context = [
+        context_parts = [
             ((axis := getattr(self.axes, name)), SHARED if axis is None else OWN, v) for name, v in inputs.ctx.items()
         ]
         trained = inputs.w, inputs.velocity, inputs.loss
-        parts = [(0, WEIGHTS, trained), *of_context, (None, BATCH, (inputs.batches, inputs.place))]
+        parts = [(0, WEIGHTS, trained), *context_parts, (None, BATCH, (inputs.batches, inputs.place))]
         leaves = [(axis, kind) for axis, kind, part in parts for _ in pytree.tree_leaves(part)]
         return [axis for axis, _ in leaves], [kind for _, kind in leaves]
 
 
-def are_stacked(shapes: Sequence[torch.Size], of_one: Sequence[torch.Size]) -> bool:
-    """Whether these shapes of several clients' results are those of one, with an axis of length 1 that has grown.
+def are_stacked(shapes: Sequence[torch.Size], single_shapes: Sequence[torch.Size]) -> bool:
+    """Whether several clients' results are one client's results stacked along an axis that has length 1 there.
 
-    Where it is merged with another, it is not known which of the two comes first.
+    This fails where the client axis is merged with another one: the order within the merged axis is not known.
     """
-    if [len(shape) for shape in shapes] != [len(one) for one in of_one]:
+    if [len(shape) for shape in shapes] != [len(single) for single in single_shapes]:
         return False
-    grown = [
-        [a for a, length in enumerate(shape) if length != one[a]] for shape, one in zip(shapes, of_one, strict=True)
-    ]
-    return all(len(axes) == 1 and one[axes[0]] == 1 for axes, one in zip(grown, of_one, strict=True))
+    pairs = list(zip(shapes, single_shapes, strict=True))
+    grown = [[axis for axis, length in enumerate(shape) if length != single[axis]] for shape, single in pairs]
+    return all(len(axes) == 1 and single[axes[0]] == 1 for axes, (_, single) in zip(grown, pairs, strict=True))
 
 
-def stacked(results: Tensor, one: torch.Size, shape: torch.Size) -> Tensor:
-    """Results [client, ...], each of the shape `one`, as those of several, like those of this `shape`."""
-    if one == shape:
+def merge_clients(results: Tensor, single: torch.Size, shape: torch.Size) -> Tensor:
+    """Stack one-client results along the axis in which their shape, `single`, differs from `shape`.
+
+    `results` is [client, *single]. If the two shapes are equal, there is one client.
+    """
+    if single == shape:
         return results.squeeze(0)
-    axis = next(a for a, length in enumerate(shape) if length != one[a])
+    axis = next(a for a, length in enumerate(shape) if length != single[a])
     return results.squeeze(axis + 1).movedim(0, axis)
 
 
-def laid_out(tensor: Tensor, axes: list[int]) -> Tensor:
-    """The same, with its axes in this order in memory."""
+def with_layout(tensor: Tensor, axes: list[int]) -> Tensor:
+    """The same values, with the axes in this order in memory."""
     return tensor.permute(axes).contiguous().permute([axes.index(axis) for axis in range(len(axes))])
 
 
-def copy_all(mine: Sequence[Tensor], new: Sequence[Tensor]) -> None:
-    for leaf, other in zip(mine, new, strict=True):
-        leaf.copy_(other)
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)

@@ -1,4 +1,4 @@
-"""CUDA graphs: what a GPU does again and again, launched as one piece."""
+"""CUDA graphs: work that a GPU repeats many times, launched as one piece."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,18 +10,24 @@ from fedntd.support.collector import collector_paused
 
 
 def pool_on(device: torch.device) -> Any:
-    """Memory for graphs; None where there are none. Graphs that are replayed one after the other, and of which nothing
-    is needed once the next is replayed, can share it."""
+    """A memory pool for graphs; None on a CPU.
+
+    Graphs may share a pool if they are replayed one after the other and the results of one are not needed once the next
+    is replayed.
+    """
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 def urgent_stream_on(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream whose kernels go before those of others; None where there are none."""
+    """A stream whose kernels take precedence over those of other streams; None on a CPU."""
     return torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
 
 def side_by_side(functions: Sequence[Callable[[], Any]], streams: Sequence[torch.cuda.Stream | None]) -> None:
-    """Functions that have nothing to do with each other: at once, all but the first on these streams, if there are."""
+    """Run independent functions at the same time: the first on the current stream, the others on `streams`.
+
+    Without streams, run them one after the other.
+    """
     first, *others = functions
     sides = [stream for stream in streams[: len(others)] if stream]
     if not sides:
@@ -36,13 +42,13 @@ def side_by_side(functions: Sequence[Callable[[], Any]], streams: Sequence[torch
             with torch.cuda.stream(side):
                 function()
         first()
-    finally:  # if memory runs out, too: a capture ends with an error of its own if a stream is not back
+    finally:  # also if memory runs out: a capture with an unjoined stream raises another error, which hides the first
         for side in sides:
             here.wait_stream(side)
 
 
 def graph_of(function: Callable[[], Any], pool: Any) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of what `function` does."""
+    """Capture `function` as a CUDA graph, after two calls to warm up."""
     warm_up = torch.cuda.Stream()
     warm_up.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(warm_up):
@@ -50,7 +56,7 @@ def graph_of(function: Callable[[], Any], pool: Any) -> torch.cuda.CUDAGraph:
             function()
     torch.cuda.current_stream().wait_stream(warm_up)
     graph = torch.cuda.CUDAGraph()
-    # to destroy a graph spoils the capture of another, and the collector may come across a forgotten one at any time
+    # Destroying a graph during the capture of another one spoils the capture, and the collector may do so at any time.
     with collector_paused(), torch.cuda.graph(graph, pool=pool):
         function()
     return graph
@@ -58,10 +64,10 @@ def graph_of(function: Callable[[], Any], pool: Any) -> torch.cuda.CUDAGraph:
 
 @dataclass(frozen=True)
 class Captured:
-    """A function as a graph. The function is kept, since it holds the tensors whose addresses the graph knows."""
+    """A captured function. It is kept, because it holds the tensors whose addresses are in the graph."""
 
     function: Callable[[], Any]
-    graph: torch.cuda.CUDAGraph | None  # none on a CPU
+    graph: torch.cuda.CUDAGraph | None  # None on a CPU, where the function itself is called
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -72,5 +78,6 @@ class Captured:
 
 
 @torch.no_grad()
-def captured(function: Callable[[], Any], pool: Any) -> Captured:
+def capture(function: Callable[[], Any], pool: Any) -> Captured:
+    """Capture `function` in the memory of `pool`. Without a pool, as on a CPU, calls run the function itself."""
     return Captured(function, graph_of(function, pool) if pool else None)

@@ -1,13 +1,18 @@
-"""A traced step (tracing.py) as a trunk and branches, which a GPU can take side by side.
+"""Forks a traced step (tracing.py) into a trunk and branches that a GPU can run at the same time.
 
-A backward pass comes to the last layers first. Most weights are there, as a rule, and moving them takes the memory's
-time; what is left of the backward pass takes the processors'. So the update of most weights is one branch, the rest of
-the pass, with the update of the others, another. That forks once more: a single client's convolutions do not fill a
-GPU, and the gradients of two layers' weights do not wait for each other. Small changes on the way, such as those of
-biases, are a third branch, so that neither of the two has to wait for them.
+The backward pass reaches the last layers first. They usually hold most of the weights, and updating those is limited by
+memory bandwidth, while the rest of the backward pass is limited by arithmetic. So there are up to three branches:
 
-A step computes, and then writes to some of its inputs: its changes. No branch may read an input that another one
-changes, so whatever does so is in the trunk, as is what several need.
+1. the update of most weights;
+2. the rest of the backward pass, with the update of the remaining weights;
+3. small updates that are ready early, such as those of biases, so that neither of the others waits for them.
+
+The second branch can be forked again: the convolutions of a single client do not fill a GPU, and the weight gradients
+of two layers do not depend on each other.
+
+A step first computes, then writes to some of its inputs. These writes are called changes. No branch may read an input
+that another branch changes, so every operation that would do so is in the trunk, as is every operation that several
+branches need.
 """
 
 import copy
@@ -19,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx
 
-from fedntd.engine.tracing import extracted, is_mutable, is_number, is_view
+from fedntd.engine.tracing import extract, is_client_count, is_mutable, is_view
 
 aten = torch.ops.aten
 PRODUCTS = {
@@ -28,74 +33,89 @@ PRODUCTS = {
     *(torch.ops.fedntd.conv_forward.default, torch.ops.fedntd.conv_weight_gradient.default),
 }
 
-# What a trunk hands over is written and read, where one compiled piece may compute it twice instead, unless a product
-# gives or takes it. In bytes, for each that the first branch changes:
+# Whatever the trunk hands over to the branches is written to memory and read again. In one compiled piece it would not
+# be, unless it is the input or output of a matrix product. A fork pays off only if the handed-over bytes are at most
+# this multiple of the bytes that the first branch changes:
 MOST_HANDED_OVER = 1.0
-SMALL = 10  # so many times smaller than the largest is a small change
+SMALL = 10  # a change is small if it is more than this many times smaller than the largest
 
 
 class Fork(NamedTuple):
-    """`trunk(*inputs)`, then all `branches` of (*inputs, *what the trunk gave), in any order or at once, are what the
-    whole was. The axes are those of the clients in what the trunk gives."""
+    """A step in parts. The whole step is equivalent to
+
+    shared = trunk(*inputs)
+    for branch in branches:  # in any order, or at the same time
+        branch(*inputs, *shared)
+    """
 
     trunk: fx.GraphModule
-    branches: list[fx.GraphModule]  # the update of most weights, the rest of the pass, and small changes if there are
-    axes: list[int | None]
+    branches: list[fx.GraphModule]  # update of most weights, rest of the backward pass, small updates if there are any
+    axes: list[int | None]  # the client axis of each result of the trunk
 
 
-def forked(module: fx.GraphModule) -> Fork | None:
-    """None if there is nothing to be gained, or if it is not clear what the step changes when."""
+def find_fork(module: fx.GraphModule) -> Fork | None:
+    """Fork a traced step.
+
+    Returns None if forking would not pay off, or if the step does not make all its changes at the end.
+    """
     graph = module.graph
     changes = {node for node in graph.nodes if is_mutable(node)}
     (end,) = graph.find_nodes(op="output")
     if end.all_input_nodes or not all(map(comes_last, changes)):
         return None
-    most, few = early_changes(changes, graph)
-    rest = changes - most - few
-    if not most or not rest:
+    main, small = early_changes(changes, graph)
+    rest = changes - main - small
+    if not main or not rest:
         return None
-    parts = [part for part in (most, rest, few) if part]
+    parts = [part for part in (main, rest, small) if part]
     trunk = trunk_of(graph, parts)
     handed_over = [node for node in graph.nodes if node in trunk and not users_of(node) <= trunk]
-    if sum(size_of(node) for node in handed_over if not meets_product(node)) > MOST_HANDED_OVER * sum(
-        map(size_of, most)
-    ):
+    extra_bytes = sum(size_of(node) for node in handed_over if not meets_product(node))
+    if extra_bytes > MOST_HANDED_OVER * sum(map(size_of, main)):
         return None
     branches = [branch(module, part, handed_over) for part in parts]
-    return Fork(extracted(module, handed_over), branches, [node.meta.get("axis") for node in handed_over])
+    return Fork(extract(module, handed_over), branches, [node.meta.get("axis") for node in handed_over])
 
 
 def comes_last(change: fx.Node) -> bool:
-    """Whether it writes to an input that nothing reads afterwards; and not what another input is."""
+    """Whether a change writes to an input that nothing reads afterwards, and what it writes is not another input."""
     if change.target is not aten.copy_.default or change.users:
         return False
     target = change.all_input_nodes[0]
-    return read_by(change) == {target} and all(user <= change for user in users_of(target))
+    return inputs_read_by(change) == {target} and all(user <= change for user in users_of(target))
 
 
 def early_changes(changes: set[fx.Node], graph: fx.Graph) -> tuple[set[fx.Node], set[fx.Node]]:
-    """Those that wait for the fewest products, one after the other: the first that are at least half of all bytes. The
-    small ones apart, unless they come out of the same product as a large one."""
-    waits_for: dict[fx.Node, int] = {}
-    products: dict[fx.Node, set[fx.Node]] = {}  # that each needs
+    """The changes that are ready first, as (large ones, small ones).
+
+    Changes are ordered by the number of matrix products that must run before them, one after the other. The first in
+    this order that make up at least half of all changed bytes are early. A small change counts as large if it needs a
+    product that a large one needs and no late one: the product then stays out of the trunk.
+    """
+    depth: dict[fx.Node, int] = {}  # products on the longest path to each node
+    products: dict[fx.Node, set[fx.Node]] = {}  # that each node needs
     for node in graph.nodes:
         own = {node} if node.target in PRODUCTS else set()
-        waits_for[node] = len(own) + max((waits_for[source] for source in node.all_input_nodes), default=0)
+        depth[node] = len(own) + max((depth[source] for source in node.all_input_nodes), default=0)
         products[node] = own.union(*(products[source] for source in node.all_input_nodes))
-    ordered = sorted(changes, key=waits_for.__getitem__)
+    ordered = sorted(changes, key=depth.__getitem__)
     sums = list(accumulate(map(size_of, ordered)))
-    most = next((waits_for[c] for c, size in zip(ordered, sums, strict=True) if 2 * size >= sums[-1]), 0)
-    early = {change for change in changes if waits_for[change] <= most}
+    most_depth = next((depth[c] for c, size in zip(ordered, sums, strict=True) if 2 * size >= sums[-1]), 0)
+    early = {change for change in changes if depth[change] <= most_depth}
     large = {change for change in early if SMALL * size_of(change) >= max(map(size_of, early))}
-    of_the_rest = set().union(*(products[change] for change in changes - early))
-    of_large = set().union(*(products[change] for change in large)) - of_the_rest
-    large |= {change for change in early if products[change] & of_large}
+    late_products = set().union(*(products[change] for change in changes - early))
+    large_products = set().union(*(products[change] for change in large)) - late_products
+    large |= {change for change in early if products[change] & large_products}
     return large, early - large
 
 
 def trunk_of(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> set[fx.Node]:
-    """What several branches need, what one must read before another changes it, and all that these need."""
-    needed_by: dict[fx.Node, set[int]] = {}  # which branches
+    """The operations of the trunk, where `parts` are the changes of each branch.
+
+    These are the operations that several branches need, those that read an input which another branch changes, and all
+    operations that these need.
+    """
+    needed_by: dict[fx.Node, set[int]] = {}  # numbers of the branches
     for node in reversed(graph.nodes):
         changed_by = {i for i, part in enumerate(parts) if node in part}
         needed_by[node] = changed_by or set().union(*(needed_by[user] for user in node.users))
@@ -104,51 +124,51 @@ def trunk_of(graph: fx.Graph, parts: Sequence[set[fx.Node]]) -> set[fx.Node]:
     for node in reversed(graph.nodes):
         if node.op != "call_function" or is_free(node) or is_mutable(node):
             continue
-        in_danger = any(inputs & read_by(node) for i, inputs in enumerate(changed) if needed_by[node] != {i})
-        if len(needed_by[node]) > 1 or in_danger or users_of(node) & trunk:
+        in_conflict = any(inputs & inputs_read_by(node) for i, inputs in enumerate(changed) if needed_by[node] != {i})
+        if len(needed_by[node]) > 1 or in_conflict or users_of(node) & trunk:
             trunk.add(node)
-    # several results leave the trunk one by one
+    # an operation with several results hands them over one by one
     return trunk | {node for node in graph.nodes if node.target is operator.getitem and node.args[0] in trunk}
 
 
 def size_of(node: fx.Node) -> int:
-    """In bytes; of a change, what it writes."""
+    """The bytes of a node's result; for a change, the bytes that it writes."""
     return (node.all_input_nodes[1] if is_mutable(node) else node).meta["val"].nbytes
 
 
 def meets_product(node: fx.Node) -> bool:
-    """Whether it has to be in memory in any case."""
+    """Whether the result is the input or output of a matrix product, and has to be in memory in any case."""
     source = node.args[0] if node.target is operator.getitem else node
-    return any(isinstance(each, fx.Node) and each.target in PRODUCTS for each in (source, *users_of(node)))
+    return any(isinstance(n, fx.Node) and n.target in PRODUCTS for n in (source, *users_of(node)))
 
 
 def is_free(node: fx.Node) -> bool:
-    """Whether it costs nothing to have it in each part."""
-    return is_view(node) or is_number(node)
+    """Whether the operation can be repeated in every part at no cost."""
+    return is_view(node) or is_client_count(node)
 
 
-def read_by(node: fx.Node) -> set[fx.Node]:
-    """The inputs that it reads, be it through views."""
-    found = set()
+def inputs_read_by(node: fx.Node) -> set[fx.Node]:
+    """The inputs of the step that an operation reads, directly or through views."""
+    inputs = set()
     for source in node.all_input_nodes:
-        found |= {source} if source.op == "placeholder" else read_by(source) if is_view(source) else set()
-    return found
+        inputs |= {source} if source.op == "placeholder" else inputs_read_by(source) if is_view(source) else set()
+    return inputs
 
 
 def users_of(node: fx.Node) -> set[fx.Node]:
-    """Those that read it, be it through views; to ask for its size is not to read it."""
-    found = set()
+    """The operations that read a node, directly or through views. Asking for its size does not count as reading."""
+    users = set()
     for user in node.users:
-        found |= users_of(user) if is_view(user) else set() if is_number(user) else {user}
-    return found
+        users |= users_of(user) if is_view(user) else set() if is_client_count(user) else {user}
+    return users
 
 
-def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Node]) -> fx.GraphModule:
-    """A copy that makes only these changes, and takes what is given as further inputs."""
+def branch(module: fx.GraphModule, changes: set[fx.Node], handed_over: Sequence[fx.Node]) -> fx.GraphModule:
+    """A copy of the module that makes only these changes, and takes the handed-over results as further inputs."""
     graph, kept = copy.deepcopy(module.graph), {change.name for change in changes}
     by_name = {node.name: node for node in graph.nodes}
     after = graph.find_nodes(op="placeholder")[-1]
-    for node in given:
+    for node in handed_over:
         with graph.inserting_after(after):
             after = graph.placeholder(f"given_{node.name}")
         after.meta = dict(node.meta)
@@ -158,11 +178,11 @@ def branch(module: fx.GraphModule, changes: set[fx.Node], given: Sequence[fx.Nod
             graph.erase_node(node)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or is_mutable(node))
     graph.lint()
-    return fx.GraphModule(module, graph)  # with the same constants
+    return fx.GraphModule(module, graph)  # shares the module's constants
 
 
 def clone_aliased(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The results, copied where they are inputs: compiled code gives the other factor itself for a product with ones,
-    and one branch would change what the other is about to read."""
-    places = {leaf.untyped_storage().data_ptr() for leaf in inputs}
-    return [leaf.clone() if leaf.untyped_storage().data_ptr() in places else leaf for leaf in results]
+    """Clone results that alias an input: compiled code may return x for x * 1, and one branch would then change what
+    another has yet to read."""
+    addresses = {leaf.untyped_storage().data_ptr() for leaf in inputs}
+    return [leaf.clone() if leaf.untyped_storage().data_ptr() in addresses else leaf for leaf in results]

@@ -9,19 +9,19 @@ from fedntd.tree import Weights
 
 
 def learning_rate(optimiser: Optimiser, round: int) -> float:
-    """Of round 1, 2, ...: multiplied by `decay` after each round."""
+    """The learning rate of a round (1, 2, ...): it is multiplied by `decay` after each round."""
     return optimiser.lr * optimiser.decay ** (round - 1)
 
 
-def with_spring(optimiser: Optimiser, gradient: Weights, w: Weights, w_g: Weights) -> Weights:
-    """The gradient of the loss plus proximal/2 |w - w_g|^2: FedProx's term, for any method."""
+def add_proximal_term(optimiser: Optimiser, gradient: Weights, w: Weights, w_g: Weights) -> Weights:
+    """Add the gradient of proximal/2 |w - w_g|^2, the FedProx term, which any method can use."""
     if not optimiser.proximal:
         return gradient
     return tree.map(lambda g, leaf, start: g + optimiser.proximal * (leaf - start), gradient, w, w_g)
 
 
-def clipped(optimiser: Optimiser, gradient: Weights) -> Weights:
-    """The gradient, as long as `clip` where it is longer: torch.nn.utils.clip_grad_norm_."""
+def clip_gradient(optimiser: Optimiser, gradient: Weights) -> Weights:
+    """Scale the gradient down to norm `clip` if it is larger, as torch.nn.utils.clip_grad_norm_ does."""
     if not optimiser.clip:
         return gradient
     factor = (optimiser.clip / (tree.sqnorm(gradient).sqrt() + 1e-6)).clamp(max=1)
@@ -31,7 +31,7 @@ def clipped(optimiser: Optimiser, gradient: Weights) -> Weights:
 def sgd_step(
     optimiser: Optimiser, w: Weights, gradient: Weights, velocity: Weights, lr: Tensor
 ) -> tuple[Weights, Weights]:
-    """One step; returns new weights and new velocity (the momentum buffer, zero before the first step)."""
+    """One step. Returns new weights and new velocity (the momentum buffer, zero before the first step)."""
     if optimiser.nesterov:
         gradient = tree.map(lambda g, leaf: g.add(leaf, alpha=optimiser.weight_decay), gradient, w)
         velocity = tree.map(lambda v, g: g.add(v, alpha=optimiser.momentum), velocity, gradient)
@@ -42,5 +42,5 @@ def sgd_step(
             return g.add(leaf, alpha=optimiser.weight_decay).add(v, alpha=optimiser.momentum)
 
         velocity = direction = tree.map(accelerate, velocity, gradient, w)
-    # with the rate as a tensor, a compiled step serves all rounds
+    # lr is a tensor, so that a compiled step works for all rounds
     return tree.map(lambda leaf, d: torch.addcmul(leaf, d, lr, value=-1), w, direction), velocity

@@ -1,4 +1,4 @@
-"""The plain engine: one client after the other; on a CPU, several side by side."""
+"""The sequential engine: trains the clients one by one, on a CPU several in parallel."""
 
 import ctypes
 import os
@@ -30,9 +30,9 @@ R = TypeVar("R")
 
 @dataclass
 class Sequential:
-    """Clients one after the other; on a CPU as many side by side as there are workers.
+    """Trains the clients one by one; on a CPU, each of several workers trains one client at a time.
 
-    Workers are threads, each with its own copy of the network, and every client is computed by one thread alone. So the
+    Workers are threads, each with its own copy of the network. Every client is computed by a single thread, so the
     results do not depend on the number of workers, and two clients on two cores are faster than one client on both.
     """
 
@@ -47,22 +47,22 @@ class Sequential:
     def __post_init__(self) -> None:
         self.on_gpu = self.train_part.device.type != "cpu"
         # dropout draws from one generator for the whole process
-        side_by_side = not self.on_gpu and not self.model.has_dropout
-        self.workers = (self.workers or os.cpu_count() or 1) if side_by_side else 1
-        self.notes: list[str] = []  # it has no slower way than its own
-        self.models: queue.SimpleQueue[Model] = queue.SimpleQueue()  # those that nobody uses at the moment
+        in_parallel = not self.on_gpu and not self.model.has_dropout
+        self.workers = (self.workers or os.cpu_count() or 1) if in_parallel else 1
+        self.notes: list[str] = []  # this engine has no slower path to note
+        self.models: queue.SimpleQueue[Model] = queue.SimpleQueue()  # copies that no worker is using
         keep_freed_memory()
 
     def prepare(self, tasks: list[Task]) -> list[Task]:
         return tasks
 
     def train(self, prepared: list[Task], contexts: list[Context], measure: bool) -> Trained:
-        """Train every task's client; `measure` its model afterwards."""
+        """Train the client of every task, and with `measure` test its model afterwards."""
         tasks = prepared
-        # those with most to do first, so that at the end no worker waits for one that began last
+        # clients with most steps first, so that the workers finish at about the same time
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plan.steps)
-        done = self.side_by_side(lambda model, i: self.train_one(model, tasks[i], contexts[i], measure), order)
-        up, own, loss, test, train = zip(*(done[i] for i in np.argsort(order)), strict=True)
+        results = self.run_in_parallel(lambda model, i: self.train_one(model, tasks[i], contexts[i], measure), order)
+        up, own, loss, test, train = zip(*(results[i] for i in np.argsort(order)), strict=True)
         return Trained(
             tree.stack(up),
             tree.stack(own),
@@ -81,19 +81,19 @@ class Sequential:
         return Trained(up, own, result.loss, test, train)
 
     def test(self, models: list[Weights]) -> list[Counts]:
-        """Each of the models on the whole test part, its batches shared among the workers."""
+        """Test each model on the whole test part, with the batches shared among the workers."""
         return [self.test_one(w) for w in models]
 
     def test_one(self, w: Weights) -> Counts:
         def count_one(model: Model, places: slice) -> Counts:
             return count(model, w, self.test_part, [places], self.classes)
 
-        return summed(self.side_by_side(count_one, in_batches(len(self.test_part))))
+        return summed(self.run_in_parallel(count_one, in_batches(len(self.test_part))))
 
-    def side_by_side(self, work: Callable[[Model, T], R], items: Sequence[T]) -> list[R]:
-        """`work` on each item, results in the order of the items."""
+    def run_in_parallel(self, work: Callable[[Model, T], R], items: Sequence[T]) -> list[R]:
+        """Call `work` with a free model for each item. Returns the results in the order of the items."""
 
-        def borrow_model(item: T) -> R:
+        def work_on(item: T) -> R:
             try:
                 model = self.models.get_nowait()
             except queue.Empty:
@@ -104,17 +104,17 @@ class Sequential:
                 self.models.put(model)
 
         if self.on_gpu:
-            return [borrow_model(item) for item in items]
+            return [work_on(item) for item in items]
         with (
             one_thread_each(),
             ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
         ):
-            return list(pool.map(borrow_model, items))
+            return list(pool.map(work_on, items))
 
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Let torch use one thread an operation: the cores are shared out by client."""
+    """Let torch use a single thread for each operation, since clients are spread over the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -124,8 +124,11 @@ def one_thread_each() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep the pages of freed tensors. It would give those of large ones back to the system at once, and
-    fetching and zeroing them again takes up to a third of a training step's time on a CPU."""
+    """Tell glibc to keep the pages of freed tensors.
+
+    By default it returns those of large tensors to the system at once. Getting them back, zeroed, takes up to a third
+    of a training step on a CPU.
+    """
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -134,4 +137,4 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # names and numbers from malloc.h
     mallopt(mmap_threshold, 1 << 30)
     mallopt(trim_threshold, 1 << 30)
-    mallopt(arena_max, 1)  # arenas of their own for threads are small, and would fall back to mmap
+    mallopt(arena_max, 1)  # separate arenas for threads are small and would fall back to mmap

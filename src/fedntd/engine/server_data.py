@@ -1,6 +1,6 @@
-"""The server's own data for methods that learn from it (FedDF, FedBE), and the students that learn there.
+"""The server's own data for methods that distil on it (FedDF, FedBE), and the students they train.
 
-`ServerData` is the `Auxiliary` of `algorithms.ensemble`.
+`ServerData` implements the `Auxiliary` of `algorithms.ensemble`.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from fedntd import tree
 from fedntd.algorithms.ensemble import Rule, named
 from fedntd.algorithms.losses import kl
 from fedntd.data.device import DevicePart
-from fedntd.engine.cuda_graphs import Captured, captured, pool_on
+from fedntd.engine.cuda_graphs import Captured, capture, pool_on
 from fedntd.engine.plan import MOST_PLANNED
 from fedntd.engine.tracing import compiled, traced
 from fedntd.errors import require
@@ -22,11 +22,11 @@ from fedntd.models.functional import Model
 from fedntd.rng import generator
 from fedntd.tree import Weights
 
-TOGETHER = 500  # samples that teachers look at in one pass
+TEACHER_BATCH = 500  # samples in one forward pass of a teacher
 
 
 class CapturedStep(NamedTuple):
-    """A student's step on a batch of some size, and the tensors that it reads what is new from."""
+    """A student's step for one batch size, and the tensors to copy its arguments into."""
 
     take: Captured
     places: Tensor
@@ -34,16 +34,16 @@ class CapturedStep(NamedTuple):
 
 
 class CompiledStudent:
-    """Weights that learn what a teacher answers to the server's data.
+    """Weights trained to match a teacher's predictions on the server's data.
 
-    A GPU takes longer to launch a step, piece by piece, than to take it. So there it is compiled and captured as a CUDA
-    graph, once for each size of a batch. A graph knows addresses: what a step reads and changes stays where it is, in
-    all rounds.
+    On a GPU, launching a step kernel by kernel takes longer than computing it. So the step is compiled and captured as
+    a CUDA graph, once for each batch size. A graph contains addresses, so all tensors of a step stay in place in all
+    rounds.
     """
 
     def __init__(self, model: Model, part: DevicePart, rule: Rule, w: Weights, q: Tensor) -> None:
         self.model, self.part, self.rule = model, part, rule
-        # one vector, so that a rule is a few launches; by name, since weights from a checkpoint come in another order
+        # One vector, so that the rule needs few launches. In order of names, since checkpoints may have another order.
         self.vector = torch.cat([leaf.flatten() for leaf in tree.leaves(w)])
         self.w = named(self.vector, w)
         self.memory = self.vector.new_zeros(rule.memories, len(self.vector))
@@ -52,13 +52,13 @@ class CompiledStudent:
         self.steps: dict[int, CapturedStep] = {}  # by number of samples in a batch
 
     def begin(self, w: Weights, q: Tensor) -> None:
-        """A round: from `w`, with nothing remembered, towards the teacher's probabilities q [N, C]."""
+        """Start a round from `w`, with an empty memory of the rule and the teacher's probabilities q [N, C]."""
         tree.map(Tensor.copy_, self.w, w)
         self.memory.zero_()
         self.q.copy_(q)
 
     def learn(self, places: Tensor, rates: Tensor) -> None:
-        """One step on the samples at these places; `rates` are what the rule wants to know of it."""
+        """One step on the samples with these indices; `rates` are the rule's numbers for this step."""
         if self.pool is None:
             self.step(self.vector, self.memory, self.q, places, rates)
             return
@@ -73,13 +73,13 @@ class CompiledStudent:
         vector, memory = self.vector.clone(), self.memory.clone()
         tensors = self.vector, self.memory, self.q, places, rates
         step = compiled(traced(lambda *tensors: self.step(*tensors), tensors))
-        take = captured(lambda: step(*tensors), self.pool)
-        self.vector.copy_(vector)  # warming up took steps
+        take = capture(lambda: step(*tensors), self.pool)
+        self.vector.copy_(vector)  # undo the steps taken to warm up
         self.memory.copy_(memory)
         return CapturedStep(take, places, rates)
 
     def step(self, vector: Tensor, memory: Tensor, q: Tensor, places: Tensor, rates: Tensor) -> None:
-        """By the gradient of the mean of KL(q || student)."""
+        """One step of the rule along the gradient of the mean of KL(q || student). Changes `vector` and `memory`."""
 
         def loss(w: Weights) -> Tensor:
             logits = self.model.frozen(w, self.part.plain(places)).logits
@@ -89,13 +89,13 @@ class CompiledStudent:
         self.rule.update(vector, torch.cat([g.flatten() for g in gradient.values()]), memory, rates)
 
     def weights(self) -> Weights:
-        """As they are now; a copy, since they go on changing."""
+        """A copy of the current weights."""
         return tree.map(torch.clone, self.w)
 
 
 @dataclass(frozen=True)
 class ServerData:
-    """The server's own data, without labels, and the network to run on it."""
+    """The server's own unlabelled data, and the network to run on it."""
 
     model: Model
     part: DevicePart
@@ -103,29 +103,29 @@ class ServerData:
     students: dict[Rule, CompiledStudent] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy has students of its own: CUDA graphs can be neither copied nor pickled."""
+        """Without the students: CUDA graphs can be neither copied nor pickled."""
         return {**vars(self), "students": {}}
 
     def __len__(self) -> int:
         return len(self.part)
 
     def logits(self, w: Weights) -> Tensor:
-        """Of the whole data, [N, C]."""
+        """The model's logits on all samples: [N, C]."""
         with torch.no_grad():
-            places = torch.arange(len(self.part), device=self.part.device).split(TOGETHER)
-            return torch.cat([self.model.frozen(w, self.part.plain(some)).logits for some in places])
+            places = torch.arange(len(self.part), device=self.part.device).split(TEACHER_BATCH)
+            return torch.cat([self.model.frozen(w, self.part.plain(batch)).logits for batch in places])
 
     def batches(self, round: int, size: int, steps: int) -> list[Tensor]:
-        """The places of `steps` batches' samples: one pass over the data after the other, each in a new order."""
+        """The sample indices of `steps` batches: one pass over the data after the other, each in a new order."""
         require(steps * size <= MOST_PLANNED, f"the server's {steps} steps a round cannot be planned; ask for fewer")
-        rng, in_a_pass = generator(self.seed, "auxiliary", round), -(-len(self.part) // size)
-        orders = [rng.permutation(len(self.part)) for _ in range(-(-steps // in_a_pass))]
-        # sent all at once, since a copy from the host waits for what was launched before it
+        rng, pass_steps = generator(self.seed, "auxiliary", round), -(-len(self.part) // size)
+        orders = [rng.permutation(len(self.part)) for _ in range(-(-steps // pass_steps))]
+        # one copy for all, because a copy from the host waits for everything launched before it
         passes = torch.from_numpy(np.stack(orders)).to(self.part.device)
         return [places for order in passes for places in order.split(size)][:steps]
 
     def student(self, rule: Rule, w: Weights, q: Tensor) -> CompiledStudent:
-        """At the beginning of a round. It is the same one in all rounds, since capturing its step takes a while."""
+        """The student of this rule, at the start of a round. It is reused in all rounds, since capturing takes long."""
         if rule not in self.students:
             self.students[rule] = CompiledStudent(self.model, self.part, rule, w, q)
         self.students[rule].begin(w, q)

@@ -1,4 +1,4 @@
-"""Testing a model: counting what it gets right, class by class. `runs.measures` makes measures of such counts."""
+"""Tests of models: correct predictions and samples, counted by class. `runs.measures` computes metrics from them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,22 +13,19 @@ from fedntd.data.device import DevicePart
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Weights
 
-TEST_BATCH = 500  # fixed, since BatchNorm without running statistics sees which samples share a batch
+TEST_BATCH = 500  # fixed: with BatchNorm without running statistics, the result depends on the batches
 
 
 class Counts(NamedTuple):
-    """Of a model on some samples: right answers and samples of each class [C], and the summed cross-entropy.
+    """Test results of one model. For several models, every tensor has a leading model axis."""
 
-    Of several models: the same with a leading axis.
-    """
-
-    correct: Tensor
-    total: Tensor
-    loss: Tensor
+    correct: Tensor  # correct predictions by class: [C]
+    total: Tensor  # samples by class: [C]
+    loss: Tensor  # cross-entropy, summed over the samples
 
     @property
     def class_accuracy(self) -> NDArray[np.float64]:
-        """A class without samples counts as 0."""
+        """Accuracy by class; 0 for a class without samples."""
         return (self.correct / self.total.clamp(min=1)).cpu().numpy()
 
     @property
@@ -42,25 +39,27 @@ class Counts(NamedTuple):
 
 @torch.no_grad()
 def count(model: Model, w: Weights, part: DevicePart, samples: Sequence[slice | Tensor], classes: int) -> Counts:
-    """Test `w` on the batches `samples` of `part`."""
+    """Test `w` on `part`; `samples` are the indices of each batch."""
     w = model.cast(w)  # once for all batches
     counts = [count_batch(model, w, part.plain(places), classes) for places in samples]
     return summed(counts)
 
 
 def summed(counts: Sequence[Counts]) -> Counts:
-    """Of several batches, those of all their samples."""
+    """Sum the counts of several batches."""
     return Counts(*(torch.stack(column).sum(0) for column in zip(*counts, strict=True)))
 
 
 def count_batch(model: Model, w: Weights, batch: Batch, classes: int) -> Counts:
+    """Test `w` on one batch, which may be masked."""
     logits = model.frozen(w, batch).logits
     real = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
     of_class = ((batch.y[:, None] == torch.arange(classes, device=batch.y.device)) & real[:, None]).double()  # [B, C]
-    right = (logits.argmax(1) == batch.y).double()
+    correct = (logits.argmax(1) == batch.y).double()
     loss = torch.where(real, cross_entropy(logits, batch.y), 0).sum(dtype=torch.float64)
-    return Counts(right @ of_class, of_class.sum(0), loss)
+    return Counts(correct @ of_class, of_class.sum(0), loss)
 
 
 def in_batches(size: int, batch: int = TEST_BATCH) -> list[slice]:
+    """Slices that cut `size` samples into batches."""
     return [slice(start, min(start + batch, size)) for start in range(0, size, batch)]

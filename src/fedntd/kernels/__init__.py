@@ -1,4 +1,4 @@
-"""Convolutions of many clients at once: the operator, its Triton kernels, and how they are cut into tiles."""
+"""Convolutions of many clients at once: the operators, their Triton kernels, and the tile sizes."""
 
 from fedntd.support.moved import names_of
 

@@ -1,16 +1,16 @@
 """Convolutions of many networks at once: each group (client) has its own images and its own weights.
 
-`conv(x, weight, bias)` and `conv_pool_relu(x, weight, bias)` behave like ordinary differentiable functions of one
-network, and under `torch.vmap` become one launch for all of them: two operators of PyTorch whose vectorised axis is
-more groups. On a GPU they are the matrix products in triton_kernels.py; where Triton cannot run (a CPU, float64)
-PyTorch does the same.
+`conv(x, weight, bias)` and `conv_pool_relu(x, weight, bias)` are ordinary differentiable functions of one network.
+Under `torch.vmap` they become one launch for all networks: they are built on two PyTorch operators that fold a
+vectorised axis into the groups. On a GPU the operators run the matrix products in triton_kernels.py. Where Triton
+cannot run (on a CPU, in float64), PyTorch computes the same.
 
-The operators take images with the channels last and a border of zeros, and weights as tables. Bringing them into that
-form is left to ordinary operations, which a compiler can merge with what comes before and after.
+The operators take channels-last images with a border of zeros, and weights as tables. Ordinary operations bring the
+tensors into this form, so that the compiler can fuse them with the operations before and after.
 
-The four places of a 2x2 window see nearly the same pixels: k x k of the same (k+1) x (k+1). Where reading pixels is
-what takes the time, the operators read those of a window once, and multiply them with four tables of weights, one for
-each place: its own k x k among zeros.
+The four positions of a 2x2 pooling window see nearly the same pixels: each k x k of the same (k+1) x (k+1). Where
+reading pixels is the bottleneck, the operators read the pixels of a window once and multiply them with four tables of
+weights, one for each position: the k x k weights, padded with zeros to (k+1) x (k+1).
 """
 
 import os
@@ -24,10 +24,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-WINDOW_CHANNELS = 16  # with fewer, a pooled convolution reads whole windows
-GRADIENT_CHANNELS = 32  # with at most so many, the gradient of the images does
-MOST_GROUPS, MOST_NUMBERS = 2**16 - 1, 2**31 - 1  # for Triton; all groups, and in each of them
-NOWHERE = 4  # in place of which of a window's four was the largest: none was above zero
+WINDOW_CHANNELS = 16  # with fewer channels, a pooled convolution reads whole windows
+GRADIENT_CHANNELS = 32  # with at most this many channels, the gradient of the images reads whole windows
+MOST_GROUPS, MOST_NUMBERS = 2**16 - 1, 2**31 - 1  # limits of the Triton kernels: groups, and numbers in each group
+NOWHERE = 4  # index of a window's maximum if it is not above zero, where ReLU has no gradient
 
 
 def conv_pool_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -41,17 +41,19 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1)
 
 
 class GroupedConv(torch.autograd.Function):
-    """x [G, B, C, H, W], weight [G, N, C, k, k], bias [G, N] or none -> out [G, B, N, H/step, W/step]; also what the
-    backward pass needs: where each maximum came from, and the images as the operators take them."""
+    """x [G, B, C, H, W], weight [G, N, C, k, k], bias [G, N] or None -> out [G, B, N, H/step, W/step].
+
+    Also returns what the backward pass needs: the index of each maximum, and the images in the operators' form.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, step: int, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
         size = weight.shape[-1]
-        further = 1 if x.shape[2] == 3 else 0  # three channels become four: whole words are read faster
-        images = with_border(x.permute(0, 1, 3, 4, 2), size // 2, further)
-        tables = as_tables(weight, windowed(weight, pool), further)
+        extra = 1 if x.shape[2] == 3 else 0  # three channels become four: whole words are read faster
+        images = with_border(x.permute(0, 1, 3, 4, 2), size // 2, extra)
+        tables = as_tables(weight, windowed(weight, pool), extra)
         out, index = torch.ops.fedntd.conv_forward(images, tables, bias, size, step, pool)
         return out.permute(0, 1, 4, 2, 3), index, images
 
@@ -72,63 +74,75 @@ class GroupedConv(torch.autograd.Function):
             places = index if ctx.pool else torch.zeros_like(dy, dtype=torch.uint8)
             dense = with_border(spread(dy, places) if ctx.step == 2 else dy, size // 2)
         if ctx.needs_input_grad[0]:
-            # the same convolution, of the gradient, with the weights turned around
-            turned = as_tables(weight.flip(3, 4).transpose(1, 2), gradient_windowed(weight, images))
-            dx = torch.ops.fedntd.conv_forward(dense, turned, None, size, 1, False)[0].permute(0, 1, 4, 2, 3)
-        given = (dy.contiguous(), index) if window else (dense, None)
+            # the convolution of the output's gradient with the flipped weights
+            flipped = as_tables(weight.flip(3, 4).transpose(1, 2), gradient_windowed(weight, images))
+            dx = torch.ops.fedntd.conv_forward(dense, flipped, None, size, 1, False)[0].permute(0, 1, 4, 2, 3)
+        gradient = (dy.contiguous(), index) if window else (dense, None)
         has_bias = ctx.needs_input_grad[2]
-        table = torch.ops.fedntd.conv_weight_gradient(*given, images, size, has_bias)
+        table = torch.ops.fedntd.conv_weight_gradient(*gradient, images, size, has_bias)
         db = table[:, -1].to(weight.dtype) if has_bias else None
         return dx, from_table(table, weight), db, None, None
 
 
 def windowed(weight: Tensor, pool: bool) -> bool:
-    """Whether the operators read whole pooling windows: where there are few channels, so that reading takes longer than
-    the further arithmetic. In 32 bits it does not, with TF32 neither."""
+    """Whether the operators read whole pooling windows.
+
+    They do with few channels, where reading takes longer than the extra arithmetic. In float32 it does not, not even
+    with TF32.
+    """
     return pool and weight.dtype != torch.float32 and weight.shape[2] < WINDOW_CHANNELS
 
 
 def gradient_windowed(weight: Tensor, images: Tensor) -> bool:
-    """Whether the gradient of the images is computed in whole windows: where they have few channels, pixels would be
-    read more often than it takes to multiply them. With a 3x3 kernel it is twice the arithmetic."""
+    """Whether the gradient of the images is computed in whole windows.
+
+    It is if the images have few channels, where reading pixels again and again takes longer than the arithmetic. With a
+    3x3 kernel it is not: windows would double the arithmetic.
+    """
     even = images.shape[2] % 2 == images.shape[3] % 2 == 0
     return even and weight.dtype != torch.float32 and weight.shape[2] <= GRADIENT_CHANNELS and weight.shape[-1] >= 5
 
 
-def with_border(images: Tensor, border: int, further: int = 0) -> Tensor:
-    """[G, B, H, W, C] within zeros, and with further channels of zeros."""
-    return F.pad(images, (0, further, border, border, border, border)).contiguous()
+def with_border(images: Tensor, border: int, extra: int = 0) -> Tensor:
+    """Add a border of zeros and `extra` channels of zeros to images [G, B, H, W, C]."""
+    return F.pad(images, (0, extra, border, border, border, border)).contiguous()
 
 
-def as_tables(weight: Tensor, window: bool = False, further: int = 0) -> Tensor:
-    """[G, N, C, k, k] as [G, depth, places, N]: one table of depth k·k·C', or four of (k+1)·(k+1)·C', side by side.
+def as_tables(weight: Tensor, window: bool = False, extra: int = 0) -> Tensor:
+    """Weights [G, N, C, k, k] as tables [G, depth, places, N].
 
-    C' counts the further channels, with zeros.
+    This is one table of depth k·k·C', or with `window` four of depth (k+1)·(k+1)·C', one for each position in a window.
+    C' is C plus `extra` channels of zeros.
     """
-    more = int(window)
-    side = weight.shape[-1] + more
-    padded = F.pad(weight, (more, more, more, more, 0, further))
-    # views of one tensor, so that it takes the compiler one kernel
+    margin = int(window)
+    side = weight.shape[-1] + margin
+    padded = F.pad(weight, (margin, margin, margin, margin, 0, extra))
+    # views of one tensor, so that the compiler needs one kernel
     shifted = padded.unfold(3, side, 1).unfold(4, side, 1).flip(3, 4)  # [G, N, C', i, j, row, column]
     return shifted.permute(0, 5, 6, 2, 3, 4, 1).flatten(4, 5).flatten(1, 3).contiguous()
 
 
 def from_table(table: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of the weights from that of their one table, [G, depth, N] or more: without further channels."""
+    """The gradient of `weight` from the gradient of its single table, [G, depth, N].
+
+    Leaves out extra channels, and further rows such as that of the bias.
+    """
     channels, size = weight.shape[2:4]
     depth = table.shape[1] // size**2 * size**2
     return table[:, :depth].unflatten(1, (size, size, -1))[..., :channels, :].permute(0, 4, 3, 1, 2).to(weight.dtype)
 
 
 def spread(dy: Tensor, index: Tensor) -> Tensor:
-    """Each value at the one of its window's four places that `index` says, zeros elsewhere:
-    [..., H/2, W/2, C] -> [..., H, W, C]."""
+    """Put each value at the position `index` (0 to 3) in its 2x2 window, with zeros elsewhere.
+
+    [..., H/2, W/2, C] -> [..., H, W, C]
+    """
     place = torch.arange(4, device=dy.device).view(2, 1, 2, 1)
     windows = torch.where(index[..., :, None, :, None, :] == place, dy[..., :, None, :, None, :], 0)
     return windows.flatten(-5, -4).flatten(-3, -2)
 
 
-# --- the operators, and what they do to a further axis ----------------------------------------------------------
+# --- the operators and their vmap rules -------------------------------------------------------------------------
 
 LIBRARY = torch.library.Library("fedntd", "DEF")
 LIBRARY.define(
@@ -138,8 +152,10 @@ LIBRARY.define("conv_weight_gradient(Tensor dy, Tensor? index, Tensor images, in
 
 
 def is_fast(x: Tensor, *others: Tensor) -> bool:
-    """Whether Triton can do it: also whether these tensors [group, ...] are not too large for its kernels, which count
-    the numbers within a group in 32 bits, and the groups along an axis of their grid."""
+    """Whether the Triton kernels can be used for these tensors [group, ...].
+
+    The kernels use 32-bit offsets within a group, and the groups are an axis of their launch grid: both limit the size.
+    """
     able = INTERPRETED or can_multiply_bfloat16(x.device)
     fits = len(x) <= MOST_GROUPS and all(t.numel() <= len(t) * MOST_NUMBERS for t in (x, *others))
     return able and fits and x.dtype in (torch.float32, torch.bfloat16) and triton_kernels() is not None
@@ -152,7 +168,7 @@ def can_multiply_bfloat16(device: torch.device) -> bool:
 
 @cache
 def triton_kernels() -> Any:
-    """Imported when first needed, since it takes long; None where the platform has no Triton: PyTorch does the work."""
+    """The module of kernels, imported on first use because it takes long; None if Triton is not available."""
     try:
         return import_module("fedntd.kernels.triton_kernels")
     except ImportError:
@@ -162,9 +178,13 @@ def triton_kernels() -> Any:
 def conv_forward(
     images: Tensor, tables: Tensor, bias: Tensor | None, size: int, step: int, pool: bool
 ) -> tuple[Tensor, Tensor]:
-    """Convolved images [G, B, H/step, W/step, N]: every step-th place, or with `pool` the ReLU of the largest of each
-    window, and then also which of its four it was. Four tables: one for each place of a window; without `pool`, all of
-    them are places of their own."""
+    """The convolution [G, B, H/step, W/step, N], and the index of each maximum.
+
+    Without `pool`, this is every step-th output, and the index is unused. With `pool`, it is the ReLU of the maximum
+    over each 2x2 window, and the index says which of the four it was.
+
+    Four tables are those of the four positions in a window. Without `pool`, all four are outputs.
+    """
     out, index = fake_forward(images, tables, bias, size, step, pool)
     if is_fast(images):
         triton_kernels().forward(images, tables, bias, out, index, size, step, pool)
@@ -197,9 +217,10 @@ def fake_forward(
 
 
 def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int, bias: bool) -> Tensor:
-    """The gradient of the weights' one table, [G, depth, N], and that of the bias as a further row.
+    """The gradient of the weights as a single table, [G, depth, N], with that of the bias as a further row.
 
-    `dy` is at every place of the images, with a border like theirs; or at the place of its window that `index` says.
+    Without `index`, `dy` has a value for every pixel, and a border like that of the images. With `index`, it has one
+    for every window, which belongs to the position `index` in that window.
     """
     table = fake_weight_gradient(dy, index, images, size, bias)
     if is_fast(dy, images):
@@ -213,21 +234,21 @@ def conv_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size:
 
 
 def fake_weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, size: int, bias: bool) -> Tensor:
-    dtype = torch.promote_types(dy.dtype, torch.float32)  # its sum runs over thousands of places
+    dtype = torch.promote_types(dy.dtype, torch.float32)  # a sum over thousands of pixels
     return dy.new_empty(dy.shape[0], size**2 * images.shape[-1] + bias, dy.shape[-1], dtype=dtype)
 
 
 def fold_into_groups(operator: Callable) -> Callable:
-    """A further vectorised axis is more groups; what is not vectorised along it is shared, without a copy."""
+    """A vmap rule that folds the vectorised axis into the groups. Arguments without that axis are not copied."""
 
     def rule(info: Any, in_dims: tuple, *arguments: Any) -> tuple[Any, Any]:
-        # not info.batch_size, which is a plain number even where sizes are symbols
+        # not info.batch_size, which is a plain number even if sizes are symbolic
         size = next(a.shape[dim] for a, dim in zip(arguments, in_dims, strict=True) if dim is not None)
         folded = []
         for argument, dim in zip(arguments, in_dims, strict=True):
             if isinstance(argument, Tensor):
                 by_axis = argument.movedim(dim, 0) if dim is not None else argument.expand(size, *argument.shape)
-                # merging a shared axis of one group keeps its stride of zero
+                # indexing instead of flattening a single group keeps the stride of 0 of a shared argument
                 folded.append(by_axis[:, 0] if by_axis.shape[1] == 1 else by_axis.flatten(0, 1))
             else:
                 folded.append(argument)

@@ -1,19 +1,19 @@
-"""Triton kernels for the grouped convolutions of kernels.py.
+"""Triton kernels for the grouped convolutions of convolution.py.
 
-cuDNN works off grouped convolutions one group at a time, in part without tensor cores. Here the groups are one axis of
-a launch, and bias, 2x2 max-pooling and ReLU happen before anything is written. Both kernels are implicit matrix
-products over channels-last images with a border of zeros, in which each row of a patch is one run of memory:
+cuDNN computes grouped convolutions one group at a time, in part without tensor cores. Here the groups are one axis of
+the launch grid, and bias, 2x2 max-pooling and ReLU are applied before anything is written. Both kernels are implicit
+matrix products over channels-last images with a border of zeros, where each row of a patch is contiguous in memory:
 
     forward          out[m, n] = sum_k patch[m, k] · weight[k, n]    m: a place in an image, k: (row, column, channel)
     weight gradient  dw[k, n]  = sum_m patch[m, k] · dy[m, n]        in parts, summed by another kernel
     bias gradient    db[n]     = sum_m dy[m, n]                      as a last row of dw
 
-With WINDOW, m is a 2x2 pooling window, its patch has a row and a column more, and there are four tables of weights side
+With WINDOW, m is a 2x2 pooling window. Its patch has one more row and column, and there are four tables of weights side
 by side, one for each place of the window: 4·N columns.
 
-Neighbouring patches overlap, so every pixel is read up to 25 times: `.ca` keeps it in the processor's own cache (Triton
-3.6 heeds that only for loads of less than 16 bytes).
-No atomic additions, so that repeated runs are the same to the last bit.
+Neighbouring patches overlap, so every pixel is read up to 25 times. `.ca` keeps it in the processor's own cache (Triton
+3.6 respects this only for loads of less than 16 bytes).
+There are no atomic additions, so repeated runs are bit-identical.
 """
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAssignmentType=false
 # pyright: reportGeneralTypeIssues=false
@@ -31,7 +31,7 @@ from fedntd.kernels.tiles import forward_tiles, gradient_tiles
 
 @triton.jit
 def corner_of(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BORDER: tl.constexpr, STEP: tl.constexpr):
-    """Where the patch of output m begins, in pixels of the bordered images; outputs are STEP pixels apart."""
+    """The first pixel, in the bordered images, of the patch of output m. Outputs are STEP pixels apart."""
     column = m % (WIDTH // STEP) * STEP
     row = m // (WIDTH // STEP) % (HEIGHT // STEP) * STEP
     image = m // (HEIGHT // STEP * (WIDTH // STEP))
@@ -40,7 +40,7 @@ def corner_of(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BORDER: tl.constexpr
 
 @triton.jit
 def along_patch(k, ROW: tl.constexpr, PITCH: tl.constexpr, RUN: tl.constexpr):
-    """How far the k-th number of a patch lies from its first: ROW numbers in turn from each row of the image."""
+    """The offset of the k-th number of a patch from its first. A patch has ROW numbers in each row of the image."""
     return tl.max_contiguous(tl.multiple_of(k // ROW * PITCH + k % ROW, RUN), RUN)
 
 
@@ -54,7 +54,7 @@ def load_patch(pointers, k, DEPTH: tl.constexpr, BK: tl.constexpr):
 
 @triton.jit
 def columns_of(tile, PLACES: tl.constexpr, BN: tl.constexpr):
-    """Place and feature of each column: the places side by side, each with the same features."""
+    """The place and the feature of each column. The places are side by side, each with the same features."""
     column = tl.arange(0, PLACES * BN)
     return column // BN, tile * BN + column % BN
 
@@ -73,7 +73,7 @@ def forward_kernel(
     group = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     place, feature = columns_of(tl.program_id(2), PLACES, BN)
-    n = tl.program_id(2) * BN + tl.arange(0, BN) if POOL else feature  # of the four places, pooling leaves one
+    n = tl.program_id(2) * BN + tl.arange(0, BN) if POOL else feature  # pooling reduces the four places to one
     x_ptr += group * x_group
     w_ptr += group * w_group
     patch_ptr = x_ptr + (corner_of(tl.minimum(m, outputs - 1), HEIGHT, WIDTH, SIZE // 2, STEP) * C)[:, None]
@@ -117,8 +117,11 @@ def forward_kernel(
 @triton.jit
 def of_gradient(m, n, rows, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr,
                 WINDOW: tl.constexpr):  # fmt: skip
-    """Where dy has outputs m, features n; and whether there are such. In windows it has no border; otherwise the same
-    as the images, and the middle of a patch is its output's place."""
+    """The offsets in dy of outputs m and features n, and whether they exist.
+
+    With WINDOW, dy has no border. Otherwise it has the border of the images, and an output is at the middle of its
+    patch.
+    """
     middle = corner_of(tl.minimum(m, rows - 1), HEIGHT, WIDTH, SIZE // 2, 1) + (WIDTH + SIZE) * (SIZE // 2)
     return ((m if WINDOW else middle) * N)[:, None] + n[None, :], (m < rows)[:, None] & (n < N)[None, :]
 
@@ -145,9 +148,9 @@ def weight_gradient_kernel(
     dy_ptr += group * dy_group
     index_ptr += group * index_group
     part_ptr += (group * tl.num_programs(2) + part) * (DEPTH + BIAS) * PLACES * N
-    if BIAS and tl.program_id(0) // column_tiles == tl.cdiv(DEPTH, BK):  # programs of their own
+    if BIAS and tl.program_id(0) // column_tiles == tl.cdiv(DEPTH, BK):  # separate programs for the bias
         sums = tl.zeros((2 * BM, BN), dtype=tl.float32)
-        for m0 in tl.range(first, end, 2 * BM, num_stages=4):  # without a product, it has to be told to read ahead
+        for m0 in tl.range(first, end, 2 * BM, num_stages=4):  # without a product, prefetching is not automatic
             where, good = of_gradient(m0 + tl.arange(0, 2 * BM), n, end, HEIGHT, WIDTH, N, SIZE, WINDOW)
             dy = tl.load(dy_ptr + where, mask=good, other=0.0).to(tl.float32)
             if WINDOW:
@@ -165,7 +168,7 @@ def weight_gradient_kernel(
             patch = load_patch(x_ptr + (corner * C)[:, None] + away[None, :], k, DEPTH, BK)
             where, good = of_gradient(m, n, rows, HEIGHT, WIDTH, N, SIZE, WINDOW)
             dy = tl.load(dy_ptr + where, mask=good, other=0.0)
-            if WINDOW:  # the four places side by side, each with what came from there
+            if WINDOW:  # four columns of places, each with the gradients of its own maxima
                 index = tl.load(index_ptr + where, mask=good, other=0)
                 none = tl.zeros_like(dy)
                 upper = tl.join(tl.where(index == 0, dy, none), tl.where(index == 1, dy, none))
@@ -192,7 +195,7 @@ def sum_kernel(
     part_ptr, out_ptr, parts, C: tl.constexpr, N: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr,
     BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sum the parts of a weight gradient, and the four tables of windows to one: ROWS numbers for each."""
+    """Sum the parts of a weight gradient, and with WINDOW its four tables. Each result is a sum of ROWS numbers."""
     SIDE: tl.constexpr = SIZE + 1 if WINDOW else SIZE
     PLACES: tl.constexpr = 4 if WINDOW else 1
     NUMBERS: tl.constexpr = (SIZE * SIZE * C + BIAS) * N
@@ -211,7 +214,7 @@ def sum_kernel(
     tl.store(out_ptr + group * NUMBERS + at, total, mask=at < NUMBERS)
 
 
-SUMMED = 4096  # numbers that a program reads to sum them
+SUMMED = 4096  # numbers that a program of sum_kernel reads
 
 
 def dot_precision(x: Tensor) -> str:
@@ -219,25 +222,25 @@ def dot_precision(x: Tensor) -> str:
 
 
 def run_of(row: int, pitch: int) -> int:
-    """How many numbers of a patch in turn are surely neighbours in memory, at a distance that divides by it."""
+    """How many consecutive numbers of a patch are always contiguous in memory, at a multiple of their number."""
     return math.gcd(row, pitch, 16)
 
 
 def by_group(tensor: Tensor) -> Tensor:
-    """The same, each group in one piece; groups that share what they have go on sharing it."""
+    """The tensor with each group contiguous. Groups that share memory continue to share it."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
 def forward(
     images: Tensor, tables: Tensor, bias: Tensor | None, out: Tensor, index: Tensor, size: int, step: int, pool: bool
 ) -> None:
-    """Fill `out`, and with `pool` the `index`."""
+    """Compute `out`, and with `pool` also `index`."""
     images, tables, added = by_group(images), by_group(tables), by_group(images if bias is None else bias)
     groups, batch, height, width, channels = images.shape
     features, window = tables.shape[3], tables.shape[2] > 1
     run = run_of((size + window) * channels, width * channels)
     height, width = height - size + 1, width - size + 1
-    step = 2 if window else step  # from one window to the next
+    step = 2 if window else step  # windows are two pixels apart
     outputs = batch * (height // step) * (width // step)
     kind = "window forward" if window else "pooled forward" if pool else "forward"
     tiles = forward_tiles(kind, images, features, outputs)
@@ -250,7 +253,7 @@ def forward(
 
 
 def weight_gradient(dy: Tensor, index: Tensor | None, images: Tensor, table: Tensor, size: int, bias: bool) -> None:
-    """Fill `table`: in parts, so that the chip has enough to do, which are then summed."""
+    """Compute `table`, in parts that are then summed, so that all processors are used."""
     window = index is not None
     dy, index, images = by_group(dy), by_group(index if window else dy), by_group(images)
     groups, batch, height, width, channels = images.shape

@@ -1,4 +1,4 @@
-"""Networks. Each is an nn.Module built from (shape, classes); `functional.Model` makes it a function of its weights."""
+"""Networks: each is an nn.Module built from (shape, classes). `Model` turns it into a function of its weights."""
 
 from collections.abc import Callable
 

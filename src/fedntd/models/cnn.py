@@ -1,4 +1,4 @@
-"""The paper's network (from McMahan et al. 2017), as the released code has it."""
+"""The paper's network (from McMahan et al. 2017), as in the released code."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F

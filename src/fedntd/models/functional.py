@@ -14,11 +14,11 @@ from fedntd.tree import Weights
 
 
 class Batch(NamedTuple):
-    """What one client sees in one step."""
+    """A client's samples in one step."""
 
     x: Tensor
     y: Tensor
-    mask: Tensor | None = None  # True for real samples, where a short batch was padded; None: all are real
+    mask: Tensor | None = None  # False for samples that pad a short batch; None: all samples are real
 
     def mean(self, value: Tensor) -> Tensor:
         """The mean of a per-sample value over the real samples."""
@@ -28,8 +28,10 @@ class Batch(NamedTuple):
 
 
 class Taps(NamedTuple):
-    """What goes into a network's last stage and what comes out of it, [B, C, H, W]: at full width, and once more on the
-    first part of the channels alone (a slimmable network). FedAlign compares the two."""
+    """The inputs and outputs of a network's last stage, [B, C, H, W], at full width and with only the first channels.
+
+    FedAlign compares the two in a slimmable network.
+    """
 
     into: Tensor
     out: Tensor
@@ -38,18 +40,18 @@ class Taps(NamedTuple):
 
 
 class Out(NamedTuple):
-    """What a network answers to a batch."""
+    """The output of a network for a batch."""
 
     logits: Tensor
-    z: Tensor | None = None  # features: what the last layer sees
+    z: Tensor | None = None  # features: the input of the last layer
     taps: Taps | None = None
 
 
 class BatchStatNorm(nn.Module):
-    """BatchNorm that always uses the statistics of the batch, and only those of its real samples.
+    """BatchNorm that always uses the statistics of the batch, computed from its real samples only.
 
-    Running statistics are a state of their own that averaging over clients does not treat well; the paper's ResNets
-    have none. `mask` reaches this layer as a buffer that `Model` swaps in, so that networks need not hand it down.
+    There are no running statistics, which are a state that does not average well over clients; the paper's ResNets have
+    none either. `Model` passes the mask to this layer as a buffer, so that networks need not pass it on.
     """
 
     mask: Tensor | None
@@ -65,7 +67,7 @@ class BatchStatNorm(nn.Module):
         return self.normalise(x, self.weight, self.bias)
 
     def slim(self, x: Tensor) -> Tensor:
-        """Where `x` has only the first of the channels."""
+        """Normalise an `x` that has only the first channels."""
         return self.normalise(x, self.weight[: x.shape[1]], self.bias[: x.shape[1]])
 
     def normalise(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -73,7 +75,7 @@ class BatchStatNorm(nn.Module):
             # not F.batch_norm, which refuses a batch of one sample with one pixel
             return torch.batch_norm(x, weight, bias, None, None, True, 0.0, self.eps, x.is_cuda)
         along = [0, *range(2, x.ndim)]
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # as in batch_norm: a mean in bf16 has three digits
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # as in batch_norm: bf16 has only three digits
         per_sample = self.mask.to(wide.dtype).view(-1, *[1] * (x.ndim - 1))
         count = per_sample.sum() * (x[0, 0].numel())
         mean = (wide * per_sample).sum(along, keepdim=True) / count
@@ -84,34 +86,37 @@ class BatchStatNorm(nn.Module):
 
 
 class Model:
-    """`model(w, batch)` runs the network with weights `w` in the precision asked for; logits come back in that of w."""
+    """A network as a function: `model(w, batch)` runs it with weights `w` and returns an `Out`.
+
+    The network runs in `precision`. Weights and outputs are float32, or float64 with "fp64".
+    """
 
     def __init__(self, module: nn.Module, precision: str = "fp32") -> None:
         require(
             isinstance(module, nn.Module),
             f"the model is a {type(module).__name__}, not a torch.nn.Module; model.name must give one",
         )
-        self.module = use_batch_statistics(copy.deepcopy(module)).train()  # the caller's own stays as it is
+        self.module = use_batch_statistics(copy.deepcopy(module)).train()  # the caller's module is not changed
         self.has_dropout = any(has_dropout(m) for m in self.module.modules())
         self.masked = [f"{name}.mask" for name, m in self.module.named_modules() if isinstance(m, BatchStatNorm)]
-        self.further_names = further_names(self.module)
+        self.aliases = aliases(self.module)
         self.compute = {"bf16": torch.bfloat16, "fp64": torch.float64}.get(precision, torch.float32)
         self.storage = torch.float64 if precision == "fp64" else torch.float32
         self.module.to(self.storage)
-        for tensor in self.fixed():  # has to be of the kind that it is computed with
+        for tensor in self.fixed():  # these are not cast in each forward pass, as the weights are
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(self.compute)
 
     def fixed(self) -> list[Tensor]:
-        """What is not trained: it is nowhere else than here."""
+        """Buffers and frozen parameters. They are not among the weights, and exist only in the module."""
         return [*self.module.buffers(), *(p for p in self.module.parameters() if not p.requires_grad)]
 
     def same_but_for_weights(self, other: "Model") -> bool:
-        """Not where each seed draws other buffers or frozen layers."""
+        """Whether both networks have the same buffers and frozen parameters. These may be drawn from the seed."""
         return all(map(torch.equal, self.fixed(), other.fixed()))
 
     def weights(self) -> Weights:
-        """A copy of the module's own weights, to start from; those that want no gradient stay as they are."""
+        """A copy of the module's trainable parameters, as initial weights."""
         parameters = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         weights = {name: p.detach().clone().contiguous() for name, p in parameters.items()}
         require(bool(weights), "the model has no parameters to train")
@@ -124,11 +129,11 @@ class Model:
 
     def __call__(self, w: Weights, batch: Batch) -> Out:
         tensors = self.cast(w)
-        tensors |= {other: tensors[name] for other, name in self.further_names.items() if name in tensors}
+        tensors |= {alias: tensors[name] for alias, name in self.aliases.items() if name in tensors}
         if batch.mask is not None:
             tensors |= dict.fromkeys(self.masked, batch.mask)
-        x = batch.x.to(self.compute) if batch.x.is_floating_point() else batch.x  # integers are numbers of something
-        # torch's way to tie weights would leave those in the module that a layer with two names is given
+        x = batch.x.to(self.compute) if batch.x.is_floating_point() else batch.x  # integers, such as tokens, stay
+        # with tie_weights=True, these weights would stay in a layer that is registered under two names
         out = functional_call(self.module, tensors, (x,), tie_weights=False)
         if not isinstance(out, Out):
             require(
@@ -136,7 +141,7 @@ class Model:
                 f"the model gives a {type(out).__name__}; forward must return logits [samples, classes], or fedntd.Out",
             )
             out = Out(out)
-        # losses are computed in full precision, whatever the network ran in
+        # losses are computed in full precision
         return Out(
             out.logits.to(self.storage),
             None if out.z is None else out.z.to(self.storage),
@@ -148,7 +153,7 @@ class Model:
         return {name: leaf.to(self.compute) for name, leaf in w.items()}
 
     def frozen(self, w: Weights, batch: Batch) -> Out:
-        """A forward pass that is only looked at, by a teacher or in a test: dropout is off."""
+        """A forward pass without dropout, for teachers and tests."""
         if not self.has_dropout:
             return self(w, batch)
         self.module.eval()
@@ -158,13 +163,15 @@ class Model:
             self.module.train()
 
     def copy(self) -> "Model":
-        """A copy for another thread: running a module with other weights changes it for the moment."""
+        """A copy for another thread. Running a module with other weights changes it temporarily."""
         return copy.deepcopy(self)
 
     def check(self, batch: Batch, classes: int) -> None:
-        """Run one batch, so that a network that does not fit the data is told at once, in one sentence. One that draws
-        in `forward`, without a layer for it, is found out as well; and one that changes its buffers there: they would
-        depend on which worker trained which clients, and no checkpoint has them."""
+        """Run one batch, and raise `FedntdError` if the network does not fit the data.
+
+        Also finds networks that draw random numbers in `forward` without a dropout layer, and those that change their
+        buffers. Changed buffers would depend on which worker trains which clients, and are in no checkpoint.
+        """
         buffers = [buffer.clone() for buffer in self.module.buffers()]
         try:
             with torch.no_grad(), torch.random.fork_rng([batch.x.device] if batch.x.is_cuda else []):
@@ -173,10 +180,10 @@ class Model:
                 self.has_dropout |= random_state(batch.x) != before
                 before = random_state(batch.x)
                 logits = self.frozen(self.weights(), batch).logits
-                even = random_state(batch.x) == before
+                deterministic = random_state(batch.x) == before
         except FedntdError:
             raise
-        except Exception as error:  # whatever a network of the user's own does with samples it is not made for
+        except Exception as error:  # a user's network may raise anything
             samples = f"{'' if batch.x.is_floating_point() else 'integer '}samples of shape {list(batch.x.shape[1:])}"
             raise FedntdError(f"the model cannot take {samples}: {reason(error)}") from error
         require(
@@ -185,7 +192,7 @@ class Model:
             "as spectral norms, or track_running_stats=True of nn.InstanceNorm2d",
         )
         require(
-            even,
+            deterministic,
             "the model draws random numbers in tests, too; use nn.Dropout, or F.dropout(..., training=self.training)",
         )
         require(
@@ -195,46 +202,51 @@ class Model:
         )
 
     def obstacle(self, batch: Batch) -> str:
-        """What keeps several such networks from being run in one step; nothing if they can be."""
+        """The reason why the network cannot be vectorised over clients; empty if it can."""
         if self.has_dropout:
             return "it has dropout, whose draws the loop could not repeat"
 
-        def one(w: Weights, x: Tensor, y: Tensor) -> Tensor:
+        def run(w: Weights, x: Tensor, y: Tensor) -> Tensor:
             return self(w, Batch(x, y, torch.ones_like(y, dtype=torch.bool))).logits
 
         try:
             with torch.no_grad():
-                vmap(one)({name: leaf[None] for name, leaf in self.weights().items()}, batch.x[None], batch.y[None])
-        except RuntimeError as error:  # an operation without a rule for it (recurrent layers), a branch on values
+                vmap(run)({name: leaf[None] for name, leaf in self.weights().items()}, batch.x[None], batch.y[None])
+        except RuntimeError as error:  # an operation without a vmap rule (recurrent layers), a branch on values
             return str(error).splitlines()[0].split(". ")[0]
         return ""
 
 
-def further_names(module: nn.Module) -> dict[str, str]:
-    """Of weights that several layers share: each further name, and the first. A layer with two names has one here."""
+def aliases(module: nn.Module) -> dict[str, str]:
+    """Further names of parameters that several layers share, with the first name of each.
+
+    A layer that is registered twice counts once.
+    """
     names: dict[nn.Parameter, list[str]] = {}
     for prefix, layer in module.named_modules():
         for name, p in layer.named_parameters(prefix, recurse=False, remove_duplicate=False):
             names.setdefault(p, []).append(name)
-    return {other: first for first, *others in names.values() for other in others}
+    return {alias: first for first, *others in names.values() for alias in others}
 
 
 def random_state(near: Tensor) -> bytes:
-    """Of the generator of a tensor's device: another one after a draw."""
+    """The state of the generator on a tensor's device. It changes with every draw."""
     state = torch.cuda.get_rng_state(near.device) if near.is_cuda else torch.get_rng_state()
     return state.numpy().tobytes()
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Whether the module itself, not one in it, leaves something out by chance."""
+    """Whether the module itself, apart from its submodules, applies dropout."""
     if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
         return module.dropout > 0
     return isinstance(module, _DropoutNd) and module.p > 0
 
 
 def use_batch_statistics(module: nn.Module) -> nn.Module:
-    """Replace every BatchNorm by one without running statistics, keeping its scale and shift: the very parameters, so
-    that frozen ones stay frozen. One that is used in several places stays one."""
+    """Replace every BatchNorm by one without running statistics.
+
+    It keeps the same parameters, so that frozen ones stay frozen. A layer that is used in several places stays shared.
+    """
     replaced = {}
     for old in module.modules():
         if isinstance(old, _BatchNorm):
@@ -242,7 +254,7 @@ def use_batch_statistics(module: nn.Module) -> nn.Module:
             if old.affine:
                 norm.weight, norm.bias = old.weight, old.bias
     for parent in list(module.modules()):
-        for name, child in parent._modules.items():  # named_children() would leave out the second name of a child
+        for name, child in parent._modules.items():  # named_children() would skip the second name of a child
             if isinstance(child, _BatchNorm):
                 parent._modules[name] = replaced[child]
     return replaced[module] if isinstance(module, _BatchNorm) else module

@@ -1,5 +1,5 @@
-"""ResNet-56 for small images (He et al. 2016), with bottlenecks and a slimmable last stage, as FedAlign uses it
-(Mendieta et al. 2022); BatchNorm keeps no running statistics."""
+"""ResNet-56 for small images (He et al. 2016), with bottlenecks and a slimmable last stage, as used by FedAlign
+(Mendieta et al. 2022). BatchNorm has no running statistics."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,7 +9,7 @@ from fedntd.models.functional import BatchStatNorm, Out, Taps
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions; an input with fewer channels is answered with as small a part of the output."""
+    """1x1, 3x3 and 1x1 convolutions. `slim` runs them with only the first channels."""
 
     def __init__(self, inside: int, narrow: int, stride: int) -> None:
         super().__init__()
@@ -17,7 +17,9 @@ class Bottleneck(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(inside, narrow, 1, bias=False), BatchStatNorm(narrow)
         self.conv2, self.bn2 = nn.Conv2d(narrow, narrow, 3, stride, padding=1, bias=False), BatchStatNorm(narrow)
         self.conv3, self.bn3 = nn.Conv2d(narrow, outside, 1, bias=False), BatchStatNorm(outside)
-        self.matched = stride != 1 or inside != outside  # whether the input is made to fit the output
+        self.matched = (
+            stride != 1 or inside != outside
+        )  # whether a 1x1 convolution brings the input to the output's shape
         if self.matched:
             self.match, self.bn4 = nn.Conv2d(inside, outside, 1, stride, bias=False), BatchStatNorm(outside)
 
@@ -27,7 +29,7 @@ class Bottleneck(nn.Module):
         return F.relu(self.bn3(self.conv3(out)) + (self.bn4(self.match(x)) if self.matched else x))
 
     def slim(self, x: Tensor) -> Tensor:
-        """The same with the first part of all channels, as large a part as `x` is."""
+        """Run with the first channels of every layer: the same share of them as `x` has of the input channels."""
         width = x.shape[1] / self.conv1.in_channels
         out = F.relu(self.bn1.slim(slim_conv(self.conv1, x, width)))
         out = F.relu(self.bn2.slim(slim_conv(self.conv2, out, width)))
@@ -54,7 +56,7 @@ class ResNet56(nn.Module):
     """Three stages of six bottlenecks: 591,322 weights on CIFAR-10."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, width: float = 0.25) -> None:
-        """`width`: the share of its channels with which the last stage is run a second time, for FedAlign."""
+        """`width` is the share of channels with which the last stage is run a second time, for FedAlign."""
         super().__init__()
         require(len(shape) == 3, f"a ResNet takes images [channel, height, width], not samples of shape {list(shape)}")
         require(

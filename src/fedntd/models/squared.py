@@ -1,8 +1,8 @@
-"""The mean over samples of the squared gradient, without a gradient of each sample for large weights.
+"""The mean over samples of the squared gradient, without per-sample gradients of linear layers.
 
-Where a linear layer sees one vector x of a sample, that sample's gradient of the weights is dy x^T, with dy the
-gradient of the layer's output. Its square is dy^2 (x^2)^T, and the sum over samples is one product of two matrices.
-Weights that are used in any other way (by a convolution, or by a layer that sees a sequence) are differentiated sample
+If the input of a linear layer is one vector x for each sample, the sample's gradient of the weights is dy x^T, where dy
+is the gradient of the layer's output. Its elementwise square is dy^2 (x^2)^T, and the sum over samples is one matrix
+product. Weights that are used in any other way (by a convolution, or by a layer on sequences) are differentiated sample
 by sample.
 """
 
@@ -19,31 +19,37 @@ from torch.utils import _pytree as pytree
 from fedntd.models.functional import Batch
 from fedntd.tree import Weights
 
-ABOUT = (int, torch.Size, torch.dtype, torch.device, type(None))  # what can be asked about a tensor but its values
+ABOUT = (
+    int,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    type(None),
+)  # results of questions about a tensor that do not concern its values
 
 
 def mean_squared_gradient(loss: Callable[[Weights, Batch], Tensor], w: Weights, batch: Batch) -> Weights:
     """The mean of the squared gradients of `loss` on single samples, over the real samples of the batch."""
-    linear = {name for name, leaf in w.items() if leaf.ndim == 2}  # as far as one can tell from their shapes
+    linear = {name for name, leaf in w.items() if leaf.ndim == 2}  # judging by the shape alone
     try:
         return with_products(loss, w, batch, linear)
-    except OtherUse as found:
-        return with_products(loss, w, batch, linear - found.names)
+    except OtherUse as error:
+        return with_products(loss, w, batch, linear - error.names)
 
 
 def with_products(loss: Callable[[Weights, Batch], Tensor], w: Weights, batch: Batch, linear: set[str]) -> Weights:
-    """The same, with the weights named `linear` taken for those of linear layers; `OtherUse` if some are not."""
+    """The same, if the weights named `linear` are those of linear layers. Raises `OtherUse` if some are not."""
     layers = {name: w[name] for name in linear}
     others = {name: leaf for name, leaf in w.items() if name not in linear}
     zeros = {name: leaf.new_zeros(leaf.shape[0]) for name, leaf in layers.items()}
 
-    def of_one(others: Weights, zeros: Weights, x: Tensor, y: Tensor) -> tuple[Tensor, Weights]:
-        with LinearLayers(layers, zeros) as watched:
+    def sample_loss(others: Weights, zeros: Weights, x: Tensor, y: Tensor) -> tuple[Tensor, Weights]:
+        with LinearLayers(layers, zeros) as watcher:
             value = loss(others | layers, Batch(x[None], y[None]))
-        watched.check()
-        return value, watched.inputs
+        watcher.check()
+        return value, watcher.inputs
 
-    per_sample = vmap(grad(of_one, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0, 0))
+    per_sample = vmap(grad(sample_loss, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0, 0))
     (g, dy), x = per_sample(others, zeros, batch.x, batch.y)
     real = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
 
@@ -57,7 +63,7 @@ def with_products(loss: Callable[[Weights, Batch], Tensor], w: Weights, batch: B
 
 
 class OtherUse(Exception):
-    """Some weights are not only those of a linear layer that sees one vector."""
+    """Some weights are used otherwise than by one linear layer on one vector."""
 
     def __init__(self, names: set[str]) -> None:
         super().__init__(names)
@@ -65,10 +71,10 @@ class OtherUse(Exception):
 
 
 class LinearLayers(TorchFunctionMode):
-    """Watches what a network does with some of its weights in a forward pass of one sample.
+    """Watches how a network uses some of its weights in a forward pass of one sample.
 
-    Keeps the vectors that they are multiplied with, and adds `zeros` to the products: the gradient of what is added is
-    that of the layer's output.
+    Stores the vectors that the weights are multiplied with. Adds `zeros` to the products: their gradient is that of the
+    layer's output.
     """
 
     def __init__(self, weights: Weights, zeros: Weights) -> None:
@@ -82,9 +88,9 @@ class LinearLayers(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if isinstance(out, ABOUT):
             return out
-        given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
-        for weight, name in [known for known in self.known if id(known[0]) in given]:
-            if func is Tensor.to:  # in another precision, they are what they were
+        arguments = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
+        for weight, name in [known for known in self.known if id(known[0]) in arguments]:
+            if func is Tensor.to:  # a cast: the result counts as the same weights
                 self.known.append((out, name))
             elif func is F.linear and weight is args[1] and is_vector(args[0]) and name not in self.inputs:
                 self.inputs[name] = args[0].flatten()
@@ -100,5 +106,5 @@ class LinearLayers(TorchFunctionMode):
 
 
 def is_vector(x: Tensor) -> bool:
-    """Whether `x` is one vector, whatever axes of size 1 it has besides."""
+    """Whether `x` is a single vector, apart from axes of size 1."""
     return x.numel() == x.shape[-1]

@@ -1,1 +1,1 @@
-"""Simulated federations: one, its rounds, and many runs together."""
+"""Simulated federations: their setup, their rounds, and training several runs together."""

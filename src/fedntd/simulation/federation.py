@@ -1,7 +1,7 @@
 """A simulated federation and its rounds: cohort → plan → local training → aggregation → metrics → record.
 
-`play_together` is one round from top to bottom, of one run or of several that share an engine. Its steps have the
-numbers of docs/one-round.md; steps 1 to 3 (config, data, partition) are in `setup.py`.
+`play_together` is one round from start to end, of one run or of several that share an engine. Its steps are numbered as
+in docs/one-round.md; steps 1 to 3 (config, data, partition) are in `setup.py`.
 """
 
 import time
@@ -20,7 +20,7 @@ from fedntd.config.registry import call
 from fedntd.config.schema import Config
 from fedntd.data.dataset import Dataset
 from fedntd.engine.base import Trained
-from fedntd.engine.devices import fetched, home_of, make_current, to_device
+from fedntd.engine.devices import home_of, make_current, to_device, to_host
 from fedntd.engine.optim import learning_rate
 from fedntd.engine.testing import Counts
 from fedntd.errors import Diverged
@@ -34,12 +34,12 @@ OnUploads = Callable[["Federation", Tree], None]
 
 
 class Federation(Setup):
-    """One simulated federation. Iterate to train: each round yields its record; `state.w` are the global weights.
+    """One simulated federation. Iterate to train: each round yields its record. `state.w` are the global weights.
 
-    `dataset`, `model` and `auxiliary` stand in for what the config names, for those who have them at hand in Python; of
-    an auxiliary dataset the training samples are used, without their labels. `share_with` is another run: its data need
-    not be loaded again; with `several_runs` its engine is shared, for `play_together`, unless the networks differ in
-    more than their weights.
+    `dataset`, `model` and `auxiliary` are Python objects to use instead of those that the config names. Of an auxiliary
+    dataset, the training samples are used without their labels. `share_with` is another run: if it has the same data,
+    they are not loaded again. If it has `several_runs`, its engine is shared too, for `play_together`, unless the
+    networks differ in more than their weights.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Federation(Setup):
         super().__init__(config, dataset, model, share_with, several_runs, auxiliary)
         self.state = State(self.initial_w, self.algorithm.init_server(self.initial_w))
         self.state_home = home_of(self.algorithm.init_client(self.initial_w), config.federation.clients, self.device)
-        self.varying: dict[str, float] = {}  # hyper-parameters in which runs that are trained together differ
+        self.varying: dict[str, float] = {}  # hyper-parameters in which runs trained together differ
         self.history: list[Vector] = []  # class-wise accuracy of the global model after each round
-        self.before: Vector | None = None  # and before the coming round
-        self.upcoming: tuple[Any, Any] = (None, None)  # the agendas and prepared tasks of a round to come
+        self.before: Vector | None = None  # class-wise accuracy before the next round; None: not tested yet
+        self.upcoming: tuple[Any, Any] = (None, None)  # keys of the planned rounds; their agendas and prepared tasks
 
     def __iter__(self) -> Iterator[Record]:
         while not self.finished:
@@ -68,26 +68,27 @@ class Federation(Setup):
         return self.state.round >= self.rounds
 
     def play_round(self, on_uploads: OnUploads | None = None) -> Record:
-        """The next round; `on_uploads` is shown what the clients have sent, before it is aggregated."""
+        """Train one round and return its record. `on_uploads` is called with the uploads before they are aggregated."""
         (outcome,) = play_together([self], on_uploads)
         if isinstance(outcome, Diverged):
             raise outcome
         return outcome
 
     def restore(self, state: State, records: list[Record]) -> None:
-        """Go on from a checkpoint, wherever its tensors are, and whichever precision its weights have."""
-        then = tree.leaves(state.w)[0].dtype  # what has another type, such as a sum in float64, is meant to have it
+        """Continue from a checkpoint. Its tensors may be on any device and its weights of any precision."""
+        old_dtype = tree.leaves(state.w)[0].dtype
 
-        def at(home: torch.device, leaves: Tree) -> dict:
-            return tree.map(lambda leaf: leaf.to(home, self.storage if leaf.dtype == then else None), leaves)
+        def move(leaves: Tree, device: torch.device) -> dict:
+            # tensors of another type than the weights, such as a sum in float64, keep it
+            return tree.map(lambda leaf: leaf.to(device, self.storage if leaf.dtype == old_dtype else None), leaves)
 
-        own = {k: at(self.state_home, own) for k, own in state.own.items()}
-        self.state = replace(state, w=at(self.device, state.w), server=at(self.device, state.server), own=own)
+        own = {k: move(own, self.state_home) for k, own in state.own.items()}
+        self.state = replace(state, w=move(state.w, self.device), server=move(state.server, self.device), own=own)
         self.history = [np.array(record.class_accuracy) for record in records]
         self.before = self.history[-1] if self.history else None
 
     def own(self, k: int) -> dict[str, Any]:
-        """What client k keeps, on the device."""
+        """The state of client k, on the device."""
         if k not in self.state.own:
             return self.algorithm.init_client(self.initial_w)
         return tree.map(lambda leaf: leaf.to(self.device), self.state.own[k])
@@ -97,84 +98,88 @@ class Federation(Setup):
 
 
 def play_together(runs: Sequence[Federation], on_uploads: OnUploads | None = None) -> list[Record | Diverged]:
-    """The next round of runs that share an engine, all their clients trained at once; `seconds` are a run's share."""
+    """Train the next round of runs that share an engine, all their clients at once.
+
+    Returns for each run its record, whose `seconds` are the run's share of the time, or a `Diverged` error.
+    """
     started = time.perf_counter()
     leader, engine = runs[0], runs[0].engine
     make_current(leader.device)
-    new = [run for run in runs if run.before is None]
-    for run, counts in zip(new, engine.test([run.state.w for run in new]) if new else [], strict=True):
+    untested = [run for run in runs if run.before is None]
+    for run, counts in zip(untested, engine.test([run.state.w for run in untested]) if untested else [], strict=True):
         run.before = counts.class_accuracy
 
-    # 4. cohort and 5. plan: who trains, and on what; as a rule planned while the previous round was still computed
-    coming = [(run, run.state.round + 1) for run in runs]
+    # 4. cohort and 5. plan: who trains, and on what. Usually planned while the previous round was still running, but
+    # planned again if some of the runs have ended since.
+    rounds = [(run, run.state.round + 1) for run in runs]
     planned, upcoming = leader.upcoming
-    agendas, prepared = upcoming if planned == names_of(coming) else plan_rounds(coming)  # not if some runs have ended
+    agendas, prepared = upcoming if planned == keys_of(rounds) else plan_rounds(rounds)
     contexts = [ctx for run, agenda in zip(runs, agendas, strict=True) for ctx in broadcast(run, agenda)]
 
     # 6. local training: the client updates of all runs at once
     together = engine.train(prepared, contexts, any(agenda.measure_locals for agenda in agendas))
     ends = np.cumsum([len(agenda.cohort) for agenda in agendas])
-    trained = [together.part(slice(end - len(one.cohort), end)) for end, one in zip(ends, agendas, strict=True)]
+    trained = [together.part(slice(end - len(a.cohort), end)) for end, a in zip(ends, agendas, strict=True)]
 
     # 7. aggregation: the server step of each run
     if on_uploads:
         for run, part in zip(runs, trained, strict=True):
             on_uploads(run, part.up)
-    new_states = [server_step(run, one, part.up) for run, one, part in zip(runs, agendas, trained, strict=True)]
+    new_states = [server_step(run, a, part.up) for run, a, part in zip(runs, agendas, trained, strict=True)]
 
-    # 8. metrics: the new global models are tested
+    # 8. metrics: test the new global models
     tested = engine.test([w for w, _ in new_states])
     finite = [tree.all_finite(w) for w, _ in new_states]
 
-    # a GPU is still busy with all that: time to plan the next round
-    going_on = [(run, number + 1) for run, number in coming if number < run.rounds]
-    if going_on:
-        going_on[0][0].upcoming = names_of(going_on), plan_rounds(going_on)
+    # plan the next round while a GPU still computes this one
+    next_rounds = [(run, number + 1) for run, number in rounds if number < run.rounds]
+    if next_rounds:
+        next_rounds[0][0].upcoming = keys_of(next_rounds), plan_rounds(next_rounds)
 
     # 9. record: here the host waits for the device
     measured = [(part.loss, part.test, part.train) for part in trained]
-    measured, tested, finite = fetched((measured, tested, finite), leader.device)
+    measured, tested, finite = to_host((measured, tested, finite), leader.device)
     seconds = (time.perf_counter() - started) / len(runs)
     return [
-        close_round(run, one, part._replace(loss=loss, test=test, train=train), w, server, counts, seconds)
-        if good
-        else Diverged(f"the global weights are not finite after round {one.number}; a lower optimiser.lr may help")
-        for run, one, part, (loss, test, train), (w, server), counts, good in zip(
+        close_round(run, a, part._replace(loss=loss, test=test, train=train), w, server, counts, seconds)
+        if is_finite
+        else Diverged(f"the global weights are not finite after round {a.number}; a lower optimiser.lr may help")
+        for run, a, part, (loss, test, train), (w, server), counts, is_finite in zip(
             runs, agendas, trained, measured, new_states, tested, finite, strict=True
         )
     ]
 
 
 class Agenda(NamedTuple):
-    """What is known of a round beforehand. Sent while the previous round still runs."""
+    """What is known about a round in advance. Sent to the device while the previous round still runs."""
 
     number: int
     cohort: list[int]
-    p: Tensor  # each client's weight in the mean
-    class_counts: tuple[Tensor, ...]  # of each
-    rate: float  # of learning
-    lr: Tensor  # the same, on the device
-    values: dict[str, Tensor]  # hyper-parameters in which runs that are trained together differ
-    measure_locals: bool
+    p: Tensor  # weight of each client in the mean
+    class_counts: tuple[Tensor, ...]  # of each client
+    rate: float  # the learning rate
+    lr: Tensor  # the learning rate, on the device
+    values: dict[str, Tensor]  # hyper-parameters in which runs trained together differ
+    measure_locals: bool  # whether the local models are tested
 
 
-def names_of(rounds: Sequence[tuple[Federation, int]]) -> list[tuple]:
-    """What a plan is for: these rounds of these runs, as they are set up now.
+def keys_of(rounds: Sequence[tuple[Federation, int]]) -> list[tuple]:
+    """Keys that identify these rounds of these runs with their current configs, to check what a plan was made for.
 
-    By weak references: a run that kept itself would not be freed when it is forgotten, nor its memory on a GPU; and
-    another may come to lie where a forgotten one was.
+    They hold weak references to the runs. With a strong one, a run would refer to itself, and its GPU memory would not
+    be freed with its last use. With its `id`, a new run at the same address could be mistaken for it.
     """
     return [(weakref.ref(run), number, run.config) for run, number in rounds]
 
 
-def plan_rounds(coming: Sequence[tuple[Federation, int]]) -> tuple[list[Agenda], Any]:
-    """These rounds of runs that share an engine: their agendas, and what is to be done, prepared by the engine."""
-    tasks = [run.task(number, k) for run, number in coming for k in run.cohort(number)]
-    return [agenda(run, number) for run, number in coming], coming[0][0].engine.prepare(tasks)
+def plan_rounds(rounds: Sequence[tuple[Federation, int]]) -> tuple[list[Agenda], Any]:
+    """Plan these rounds of runs that share an engine. Returns their agendas, and the tasks the engine has prepared."""
+    tasks = [run.task(number, k) for run, number in rounds for k in run.cohort(number)]
+    return [agenda(run, number) for run, number in rounds], rounds[0][0].engine.prepare(tasks)
 
 
 def agenda(run: Federation, round: int) -> Agenda:
-    """Who will train, and with what."""
+    """The agenda of a round: who trains, with which learning rate and which weight in the mean."""
     config, cohort = run.config, run.cohort(round)
     shares, rate = run.shares[cohort], learning_rate(config.optimiser, round)
     numbers = to_device(np.array([rate, *run.varying.values(), *(shares / shares.sum())]), run.device, run.storage)
@@ -185,7 +190,7 @@ def agenda(run: Federation, round: int) -> Agenda:
 
 
 def broadcast(run: Federation, agenda: Agenda) -> list[Context]:
-    """What each client of the cohort knows."""
+    """The context of each client in the cohort."""
     algorithm, state, momentum = run.algorithm, run.state, run.config.optimiser.momentum
     w_sent, shared = algorithm.send(state.w, state.server), algorithm.broadcast(state.server)
     return [
@@ -198,15 +203,15 @@ def server_step(run: Federation, agenda: Agenda, up: Tree) -> tuple[Weights, dic
     """The new global weights and server state."""
     fraction = float(run.shares[agenda.cohort].sum())
     up, p = call("robust", run.config.robust, up=up, p=agenda.p)
-    made = run.algorithm.aggregate(run.state.w, run.state.server, up, p, fraction)
-    check_aggregated(made, run.state.w, run.config.algorithm.name)
-    return made
+    new_state = run.algorithm.aggregate(run.state.w, run.state.server, up, p, fraction)
+    check_aggregated(new_state, run.state.w, run.config.algorithm.name)
+    return new_state
 
 
 def close_round(
     run: Federation, agenda: Agenda, trained: Trained, w: Weights, server: dict, counts: Counts, seconds: float
 ) -> Record:
-    """Take over the new state, and say what was measured."""
+    """Set the run's new state, and return the record of the round."""
     round, cohort, state = agenda.number, agenda.cohort, run.state
     assert run.before is not None
     joint = run.counts[cohort].sum(0) / run.counts[cohort].sum()
@@ -229,7 +234,7 @@ def close_round(
 
 
 def local_measures(p: Vector, trained: Trained) -> dict[str, Any]:
-    """Of the trained local models, with in-local distributions p: mean and standard deviation over the cohort."""
+    """Metrics of the local models: mean and standard deviation over the cohort. `p` are the in-local distributions."""
     assert trained.test is not None
     assert trained.train is not None
     accuracies = list(zip(trained.test.class_accuracy, p, strict=True))

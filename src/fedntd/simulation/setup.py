@@ -1,4 +1,4 @@
-"""What a config becomes before the first round: data, partition, network, method and engine."""
+"""Builds all parts of a run from its config: data, partition, network, method and engine."""
 
 from dataclasses import replace
 
@@ -31,11 +31,11 @@ from fedntd.tree import Tree
 
 
 class Setup:
-    """All of a federation that does not change from round to round.
+    """The parts of a federation that do not change from round to round.
 
-    `dataset`, `model` and `auxiliary` stand in for what the config names. `share_with` is another run: its data need
-    not be loaded again; with `several_runs` its engine is shared too, unless the networks differ in more than their
-    weights.
+    `dataset`, `model` and `auxiliary` replace those that the config names. `share_with` is another run: if it has the
+    same data, they are not loaded again. If it has `several_runs`, its engine is shared too, unless the networks differ
+    in more than their weights.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class Setup:
         several_runs: bool,
         auxiliary: Dataset | Tensor | None,
     ) -> None:
-        self.config = config = with_own_code(naming_what_is_given(config, dataset, model, auxiliary))
+        self.config = config = with_own_code(name_given_objects(config, dataset, model, auxiliary))
         self.several_runs = several_runs
         self.device = choose_device(config)
         self.precision = choose_precision(config, self.device)
         # 2. data
         same_data = share_with if share_with and share_with.config.data == config.data else None
-        given = dataset and as_asked(dataset, config.data.augment, config.data.train_size)
-        self.dataset = given or (same_data.dataset if same_data else load_dataset(config))
+        own_dataset = dataset and as_asked(dataset, config.data.augment, config.data.train_size)
+        self.dataset = own_dataset or (same_data.dataset if same_data else load_dataset(config))
         # 3. partition
-        self.deal_out()
+        self.set_partition()
         # the network, the method and the engine that trains them
         module = model or build_module(config, self.dataset.shape, len(self.dataset.classes))
         function = Model(module, self.precision)
@@ -69,8 +69,8 @@ class Setup:
         self.initial_w = function.weights()
         self.dry_run(function)
 
-    def deal_out(self) -> None:
-        """Which client owns which samples, and what follows from that."""
+    def set_partition(self) -> None:
+        """Set which client owns which samples, and the statistics that follow from it."""
         config, dataset = self.config, self.dataset
         classes, labels = len(dataset.classes), dataset.train.y.numpy()
         require(classes > 1, f"dataset '{dataset.name}' has one class only; there is nothing to tell apart")
@@ -84,20 +84,24 @@ class Setup:
         self.shares = client_shares(self.counts, config.federation.aggregation)
 
     def make_method(self, function: Model, auxiliary: Dataset | Tensor | None, same_data: "Setup | None") -> FedAvg:
-        """The method; one whose server learns gets its data with it."""
+        """The method. One that trains at the server also gets the server's data."""
         config, algorithm = self.config, make_algorithm(self.config)
         if not algorithm.auxiliary_data:
             return algorithm
-        alike = same_data if same_data and same_data.config.auxiliary == config.auxiliary else None
+        same_auxiliary = same_data if same_data and same_data.config.auxiliary == config.auxiliary else None
         self.unseen: DevicePart = (
-            alike.unseen if alike else self.on_device(unlabelled(config, self.dataset.train.x, auxiliary))
+            same_auxiliary.unseen
+            if same_auxiliary
+            else self.on_device(unlabelled(config, self.dataset.train.x, auxiliary))
         )
         return algorithm.with_values({"auxiliary": ServerData(function, self.unseen, config.seed)})
 
     def make_engine(self, function: Model) -> Engine:
+        """The engine that the config asks for. With engine = 'auto', a network that cannot be vectorised is trained by
+        the sequential engine."""
         config, dataset, device = self.config, self.dataset, self.device
         set_float32_precision(self.precision)
-        # in a fixed random order, since BatchNorm without running statistics sees which samples share a batch
+        # In a fixed random order: with BatchNorm without running statistics, it matters which samples share a batch.
         order = torch.from_numpy(generator(0, "test order").permutation(len(dataset.test.y)))
         test = Part(dataset.test.x[order], dataset.test.y[order])
         train_part, test_part = self.on_device(dataset.train), self.on_device(test)
@@ -118,7 +122,7 @@ class Setup:
         return engine
 
     def on_device(self, part: Part) -> DevicePart:
-        """Shown to the network as this dataset is."""
+        """Put samples on the device, normalised and augmented like this dataset."""
         return DevicePart(part, self.dataset.mean, self.dataset.std, self.dataset.augment, self.device, self.storage)
 
     def dry_run(self, model: Model) -> None:
@@ -139,14 +143,14 @@ class Setup:
                 check_tensors({"up": up, "own": own}, f"finish of algorithm '{name}'")
         except FedntdError:
             raise
-        except Exception as error:  # whatever a method or network of the user's own does
+        except Exception as error:  # a user's method or network may raise anything
             raise FedntdError(f"algorithm '{name}' cannot train this model: {reason(error)}") from error
-        # of each leaf one number, since those of a whole cohort are many
+        # one number of each leaf, since the uploads of a whole cohort are large
         size = len(self.cohort(1))
-        little: Tree = tree.map(lambda leaf: leaf.detach().flatten()[:1].expand(size, 1), up)
-        call("robust", self.config.robust, up=little, p=lr.expand(size) / size)
+        sample: Tree = tree.map(lambda leaf: leaf.detach().flatten()[:1].expand(size, 1), up)
+        call("robust", self.config.robust, up=sample, p=lr.expand(size) / size)
 
-    # --- what follows from the settings for any round ------------------------------------------------------------
+    # --- what the config determines for any round -----------------------------------------------------------------
 
     @property
     def rounds(self) -> int:
@@ -159,24 +163,24 @@ class Setup:
     def local_plan(self, round: int, k: int) -> Plan:
         """The batches of client k, if it trains in this round."""
         settings, dataset = self.config.federation, self.dataset
-        batches, looks = (settings.local_epochs, settings.batch_size), (dataset.augment, dataset.shape)
-        return local_plan(self.config.seed, round, k, self.parts[k], *batches, *looks, settings.drop_last)
+        batches, images = (settings.local_epochs, settings.batch_size), (dataset.augment, dataset.shape)
+        return local_plan(self.config.seed, round, k, self.parts[k], *batches, *images, settings.drop_last)
 
     def task(self, round: int, k: int) -> Task:
-        """What client k will do, if it trains in this round."""
+        """The task of client k, if it trains in this round."""
         return Task(self.local_plan(round, k), self.parts[k], torch_seed(self.config.seed, "dropout", round, k))
 
 
-def naming_what_is_given(
+def name_given_objects(
     config: Config, dataset: Dataset | None, model: nn.Module | None, auxiliary: Dataset | Tensor | None
 ) -> Config:
-    """The config with the names of the objects that stand in for what it names."""
+    """The config with the names of the objects that replace its dataset, model and auxiliary data."""
     require(isinstance(config, Config), f"{config!r} is no Config; configure(...) makes one, of a preset or a file")
     if dataset is not None:
         config = replace(config, data=replace(config.data, name=f"{GIVEN}{dataset.name}"))
     if model is not None:
         config = replace(config, model=Choice(f"{GIVEN}{type(model).__name__}"))
     if auxiliary is not None:
-        what = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
-        config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{what}"))
+        name = auxiliary.name if isinstance(auxiliary, Dataset) else "tensor"
+        config = replace(config, auxiliary=replace(config.auxiliary, name=f"{GIVEN}{name}"))
     return config

@@ -1,10 +1,10 @@
-"""Which runs can be trained in one step, and what keeps them from seeing each other's hyper-parameters.
+"""Which runs can be trained in one step, and how each keeps its own hyper-parameters.
 
-Runs of one `shape` share an engine, whose method is that of the first of them. In what they differ, each has values of
-its own: `set_varying` finds those hyper-parameters, a round sends them to the device (`Agenda.values`), each client
-gets those of its run (`Context.values`), and an engine computes with `algorithm.with_values(ctx.values)` alone. What
-cannot be a tensor, such as a number of samples or a switch, makes another shape. What the server does is always done by
-the run's own method.
+Runs of one `shape` share an engine, whose method is that of the first run. Hyper-parameters in which the runs differ
+are passed as tensors: `set_varying` finds them, a round sends them to the device (`Agenda.values`), each client gets
+those of its run (`Context.values`), and the engine computes with `algorithm.with_values(ctx.values)` alone. Runs that
+differ in settings that cannot be tensors, such as a number of samples or a switch, have different shapes. The server
+step is always done by the run's own method.
 """
 
 import json
@@ -13,7 +13,7 @@ from fedntd.config.schema import Config, share_of_cohort
 from fedntd.config.toml import flat
 from fedntd.simulation.federation import Federation
 
-# in what runs of one shape may differ, besides their partitions and the real numbers among a method's hyper-parameters
+# Settings in which runs of one shape may differ, besides the partition and the method's real-valued hyper-parameters.
 FREE = {
     *("seed", "partition_seed", "workers", "checkpoint_seconds", "optimiser.lr", "optimiser.decay"),
     *(f"federation.{key}" for key in ("clients", "ratio", "rounds", "local_epochs", "aggregation")),
@@ -21,7 +21,7 @@ FREE = {
 
 
 def shape(config: Config) -> str:
-    """The same for runs that can be trained in one step."""
+    """A key that is equal for runs that can be trained in one step."""
     fixed = {
         key: value
         for key, value in flat(config).items()
@@ -33,8 +33,8 @@ def shape(config: Config) -> str:
 
 
 def set_varying(runs: list[Federation]) -> None:
-    """Tell the runs in which hyper-parameters they differ."""
-    # methods know which share of the clients takes part, too
+    """Set each run's `varying`: its values of the hyper-parameters in which the runs differ."""
+    # a method also knows the share of clients in a cohort
     options = [{**run.config.algorithm.options, "ratio": share_of_cohort(run.config)} for run in runs]
-    for run, mine in zip(runs, options, strict=True):
-        run.varying = {key: value for key, value in mine.items() if any(other[key] != value for other in options)}
+    for run, own in zip(runs, options, strict=True):
+        run.varying = {key: value for key, value in own.items() if any(other[key] != value for other in options)}

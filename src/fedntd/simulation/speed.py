@@ -1,4 +1,4 @@
-"""The speed of this machine: a few rounds of the demo in each engine and precision that it has."""
+"""Measures the speed of this machine: a few rounds of the demo with each available engine and precision."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,16 +11,18 @@ from fedntd.simulation.federation import Federation
 
 
 class Speed(NamedTuple):
+    """The speed of one device, engine and precision."""
+
     device: str
     engine: str
     precision: str
-    first_round: float  # seconds; on a GPU it compiles
-    round: float  # seconds, the median of those after the first
-    samples_per_second: float  # that were trained
+    first_round: float  # seconds; on a GPU they include compiling
+    round: float  # seconds, the median over the rounds after the first
+    samples_per_second: float  # training samples
 
 
 def measure_speed() -> Iterator[Speed]:
-    """FedNTD on the packaged images, 10 clients a round, the global model tested after each."""
+    """Train FedNTD on the packaged images, with 10 clients in each round and a test of the global model after it."""
     for device, engine, precision in settings():
         options = (f"device={device}", f"engine={engine}", f"precision={precision}", "measure.local_every=0")
         federation = Federation(configure("demo", options))
@@ -32,7 +34,7 @@ def measure_speed() -> Iterator[Speed]:
 
 
 def settings() -> list[tuple[str, str, str]]:
-    """Device, engine and precision."""
+    """The combinations of device, engine and precision to measure."""
     on_cpu = [("cpu", engine, "fp32") for engine in ("sequential", "vectorised")] + [("cpu", "sequential", "bf16")]
     if not torch.cuda.is_available():
         return on_cpu

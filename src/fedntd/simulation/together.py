@@ -1,7 +1,7 @@
-"""Runs to the end: one, or several at once, each with its own run folder.
+"""Trains one run or several at once to the end, each with its own run folder.
 
-Runs of one shape are trained in one vectorised step, as one larger cohort: they may differ in their seeds, partitions,
-rates and other numbers, but not in what is computed with them.
+Runs of one shape are trained in one vectorised step, as one larger cohort. They may differ in seeds, partitions,
+learning rates and other numbers, but not in the computation.
 """
 
 import gc
@@ -34,7 +34,11 @@ def federate(
     resume: bool = False,
     auxiliary: Dataset | Tensor | None = None,
 ) -> Generator[Record]:
-    """Train, yielding each round's record; with `out`, also write a run folder, which `resume` goes on from."""
+    """Train a run, and yield the record of each round.
+
+    With `out`, a run folder is written there; `resume` continues the run in that folder. `dataset`, `model` and
+    `auxiliary` are used instead of those that the config names.
+    """
     folder = None if out is None else Path(out)
     for _, outcome in train({0: config}, {0: folder}, {0: resume}, dataset, model, auxiliary):
         if isinstance(outcome, FedntdError):
@@ -51,14 +55,15 @@ def federate_together(
     auxiliary: Dataset | Tensor | None = None,
     keep_clients: bool = True,
 ) -> Generator[tuple[int, Record | FedntdError]]:
-    """Train many runs, those of one shape together where the engine can: yields (i, record) after each round of run i,
-    or (i, error) when it has failed, while the others go on.
+    """Train many runs, those of one shape together if the engine can.
 
-    Each has its own run folder in `outs`, with the records that it would have alone (a record's seconds are the run's
-    share of the round's). `resume` goes on with the runs whose folders are there, and starts the others. Without
-    `keep_clients`, the checkpoint of a run that has finished is left without its clients' own states, which can be a
-    hundred times as large as the rest and are only needed to play further rounds. Runs that memory does not hold
-    together go on in smaller groups, if they have folders to go on from.
+    Yields (i, record) after each round of run i, or (i, error) if run i has failed, while the others continue.
+
+    Each run has its own run folder in `outs`, with the same records as if it were trained alone, except that `seconds`
+    are its share of the round's time. `resume` continues the runs whose folders exist, and starts the others. Without
+    `keep_clients`, the last checkpoint of a finished run leaves out the clients' states. They can be a hundred times as
+    large as the rest, and are needed only to train further rounds. Runs that do not fit into memory together continue
+    in smaller groups, if they have folders to continue from.
     """
     configs, outs = [with_own_code(config) for config in configs], outs or [None] * len(configs)
     begun = [as_begun(config, out) if resume and out else config for config, out in zip(configs, outs, strict=True)]
@@ -67,22 +72,24 @@ def federate_together(
     for _, alike in groupby(order, key=shapes.__getitem__):
         members = list(alike)
         groups = [members] if in_one_step(configs[members[0]]) else [[i] for i in members]
-        going_on = resume
+        resuming = resume
         while groups:
             group = groups.pop(0)
-            there = {i: going_on and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
-            mine, folders = {i: configs[i] for i in group}, {i: outs[i] for i in group}
-            left = yield from train_what_fits(mine, folders, there, dataset, model, auxiliary, keep_clients)
-            if left:  # halves of them go on from where their folders are
-                going_on, middle = True, len(left) // 2
+            resumed = {i: resuming and (out := outs[i]) is not None and (out / "config.toml").is_file() for i in group}
+            group_configs, folders = {i: configs[i] for i in group}, {i: outs[i] for i in group}
+            left = yield from train_what_fits(group_configs, folders, resumed, dataset, model, auxiliary, keep_clients)
+            if left:  # two groups of half the size continue from the run folders
+                resuming, middle = True, len(left) // 2
                 groups[:0] = [left[:middle], left[middle:]]
 
 
 def train_what_fits(
     configs: dict[int, Config], outs: dict[int, Path | None], *rest: Any
 ) -> Generator[tuple[int, Record | FedntdError], None, list[int]]:
-    """`train`; returns the runs that are left because the device's memory does not hold all of them at once, and can go
-    on in smaller groups. Others that it does not hold have failed."""
+    """`train`, until memory runs out. Returns the unfinished runs, to be continued in smaller groups.
+
+    If they cannot be continued (a single run, or one without a folder), they fail, and the list is empty.
+    """
     left, too_many = set(configs), False
     try:
         for i, outcome in train(configs, outs, *rest):
@@ -91,9 +98,9 @@ def train_what_fits(
             yield i, outcome
     except torch.OutOfMemoryError:
         too_many = True
-    # only now, since the error would hold on to tensors
+    # outside of `except`, where the error still holds references to tensors
     if in_one_step(next(iter(configs.values()))):
-        gc.collect()  # the engine is part of a cycle, and holds the memory that the next group needs
+        gc.collect()  # the engine is part of a reference cycle, and holds memory that the next group needs
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     if not too_many:
@@ -106,11 +113,14 @@ def train_what_fits(
 
 
 def in_one_step(config: Config) -> bool:
+    """Whether runs with this config are trained by the vectorised engine, unless the network prevents it."""
     return config.engine == "vectorised" or (config.engine == "auto" and choose_device(config).type == "cuda")
 
 
 @dataclass
 class Member:
+    """A run in a group of runs that are trained together."""
+
     index: int
     run: Federation
     folder: RunFolder | None
@@ -125,7 +135,7 @@ def train(
     auxiliary: Dataset | Tensor | None,
     keep_clients: bool = True,
 ) -> Generator[tuple[int, Record | FedntdError]]:
-    """Train runs of one shape side by side, until each has finished or failed."""
+    """Train runs of one shape together, until each has finished or failed."""
     with ExitStack() as open_folders:
         going: list[Member] = []
         for i, config in configs.items():
@@ -144,14 +154,14 @@ def train(
         pace = Pace(min((config.checkpoint_seconds for config in configs.values()), default=0))
         try:
             while going := [member for member in going if not member.run.finished]:
-                played = [one for sharing in by_engine(going) for one in play_round(sharing)]
-                # all are written down before anybody outside can interrupt
+                played = [result for sharing in by_engine(going) for result in play_round(sharing)]
+                # write all outcomes before the first one is yielded, when the caller may stop
                 with pace.writing() as save:
                     outcomes = [(m, write_down(m, outcome, save, keep_clients)) for m, outcome in played]
                 going = [m for m, outcome in outcomes if isinstance(outcome, Record)]
                 for member, outcome in outcomes:
                     yield member.index, outcome
-        finally:  # also when the runs are interrupted: no finished round is lost
+        finally:  # also if the runs are interrupted, so that no finished round is lost
             with uninterrupted():
                 for member in going:
                     if member.folder:
@@ -159,7 +169,7 @@ def train(
 
 
 def by_engine(members: list[Member]) -> list[list[Member]]:
-    """Those that share one are trained in one step."""
+    """Group the members by their engine. Each group is trained in one step."""
     sharing: dict[int, list[Member]] = {}
     for member in members:
         sharing.setdefault(id(member.run.engine), []).append(member)
@@ -171,33 +181,35 @@ def play_round(members: list[Member]) -> list[tuple[Member, Record | Diverged]]:
 
 
 def start(member: Member) -> None:
+    """Start the run folder of a member, after restoring the run from it if it is resumed."""
     run, folder = member.run, member.folder
     if folder is None:
         return
-    # on the host, since the device may not hold the state of all clients
-    found = folder.restore(torch.device("cpu")) if folder.resume else None
-    if found:
-        check_same_things(run, folder.path, found[0])
-        run.restore(*found)
+    # on the host, because the states of all clients may not fit on the device
+    checkpoint = folder.restore(torch.device("cpu")) if folder.resume else None
+    if checkpoint:
+        check_same_data_and_model(run, folder.path, checkpoint[0])
+        run.restore(*checkpoint)
     engine = type(run.engine).__name__.lower()
     folder.start(run.dataset.classes, run.counts, run.device, run.precision, engine)
     if run.finished:
         folder.put_status("finished")
 
 
-def check_same_things(run: Federation, path: Path, state: State) -> None:
-    """The config names data and model, but files change, and objects of one name can be others."""
-    dealt = read_own(path / "partition.json")
-    whole = isinstance(dealt, dict) and "counts" in dealt
-    require(whole, f"{path}/partition.json is damaged: it has no counts; {or_anew(path)}")
+def check_same_data_and_model(run: Federation, path: Path, state: State) -> None:
+    """Check that a resumed run has its old data and model. The config has their names only, and a file may have changed
+    or another object may have the same name."""
+    partition = read_own(path / "partition.json")
+    has_counts = isinstance(partition, dict) and "counts" in partition
+    require(has_counts, f"{path}/partition.json is damaged: it has no counts; {or_anew(path)}")
     require(
-        dealt["counts"] == run.counts.tolist(),
+        partition["counts"] == run.counts.tolist(),
         f"{path} was run on other data: its clients had other numbers of samples; "
         f"resume it with the data it began with, or choose another --out",
     )
-    then, now = ({name: leaf.shape for name, leaf in w.items()} for w in (state.w, run.state.w))
+    old_shapes, new_shapes = ({name: leaf.shape for name, leaf in w.items()} for w in (state.w, run.state.w))
     require(
-        then == now,
+        old_shapes == new_shapes,
         f"{path} was run with another model: its weights have other names or shapes; "
         f"resume it with the model it began with, or choose another --out",
     )
@@ -205,8 +217,11 @@ def check_same_things(run: Federation, path: Path, state: State) -> None:
 
 @dataclass
 class Pace:
-    """When the runs of a group write their checkpoints: all in the same round, `seconds` after the last time, or later
-    if writing would else take more than a twentieth of the time. 0 is every round."""
+    """When the runs of a group write their checkpoints: all in the same round, `seconds` after the last time.
+
+    They wait longer if writing would otherwise take more than a twentieth of the time. With 0 seconds they write in
+    every round.
+    """
 
     seconds: float
 
@@ -215,7 +230,7 @@ class Pace:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """Whether it is time."""
+        """Time the writing of a round. Yields whether checkpoints are due."""
         began = time.monotonic()
         save = began >= self.due
         yield save
@@ -225,7 +240,7 @@ class Pace:
 
 
 def write_down(member: Member, outcome: Record | Diverged, save: bool, keep_clients: bool) -> Record | FedntdError:
-    """A round's outcome into the run folder; what cannot be written is a failure too."""
+    """Write a round's outcome to the run folder. Returns the outcome, or the error if it cannot be written."""
     run, folder = member.run, member.folder
     if folder is None:
         return outcome

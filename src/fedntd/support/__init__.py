@@ -1,1 +1,1 @@
-"""What every room may use and nothing of which knows federated learning: files, interrupts, the environment."""
+"""Helpers that have nothing to do with federated learning: files, interrupts, the environment, wording."""

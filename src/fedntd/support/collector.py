@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """And then left as it was."""
+    """Pause garbage collection; afterwards it is as before."""
     was_on = gc.isenabled()
     gc.disable()
     try:

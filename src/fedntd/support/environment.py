@@ -1,4 +1,4 @@
-"""Where a run is made: versions, device, commit."""
+"""The environment of a run: versions, device, commit."""
 
 import os
 import platform
@@ -14,6 +14,7 @@ import torch
 
 
 def environment(device: torch.device) -> dict[str, Any]:
+    """The content of a run folder's `environment.json`."""
     from fedntd import __version__
 
     on_gpu = device.type == "cuda"
@@ -32,7 +33,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Of the source tree that fedntd runs from, if it runs from one."""
+    """The git commit of the source tree that fedntd runs from; None if it is installed."""
     tree = Path(__file__).parents[3]
     with suppress(OSError, subprocess.SubprocessError):
         if (tree / ".git").exists():

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and one sentence for what goes wrong with them."""
+"""Atomic writing of files, and errors of files as one sentence."""
 
 import json
 import os
@@ -12,13 +12,15 @@ from fedntd.errors import FedntdError
 
 @contextmanager
 def atomic(file: Path, locked: bool = False, synced: bool = False) -> Iterator[Path]:
-    """Where to write what shall become `file`: aside, and moved into place when all is written, so that a reader never
-    meets half of it. If anything goes wrong, the file stays as it was and nothing else is left.
+    """Yield a temporary path to write to, which then replaces `file` in one step.
 
-    Two processes may write it at once, unless the caller holds a lock (`locked`): what a killed process has left aside
-    is then overwritten. `synced` puts it on the disk first, for files that must outlive a power cut.
+    A reader never sees half a file. If an error is raised, `file` stays as it was and the temporary file is removed.
+
+    Two processes may write the file at once, since each has a temporary path of its own. With `locked`, the caller
+    holds a lock: the path is always the same, and overwrites what a killed process has left. `synced` flushes the data
+    to disk before replacing the file, so that it survives a power cut.
     """
-    # with the same ending, by which some programs know what to write
+    # with the same suffix, from which some libraries choose the format
     aside = file.with_name(f"{file.name}.part") if locked else file.with_stem(f"{file.stem}.part-{os.getpid()}")
     try:
         yield aside
@@ -26,18 +28,19 @@ def atomic(file: Path, locked: bool = False, synced: bool = False) -> Iterator[P
             sync(aside)
         os.replace(aside, file)
     finally:
-        with suppress(OSError):  # where a folder of its path is a file, there is nothing to remove
+        with suppress(OSError):  # if a parent folder is a file, there is nothing to remove
             aside.unlink(missing_ok=True)
 
 
 def sync(file: Path) -> None:
+    """Flush a file to disk."""
     with open(file, "rb") as opened:
         os.fsync(opened.fileno())
 
 
 @contextmanager
 def whole(file: Path, locked: bool = False) -> Iterator[Path]:
-    """`atomic`, with the folders on the way, and one sentence for what goes wrong."""
+    """`atomic`, which also creates the parent folders and raises errors as `FedntdError`."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic(file, locked) as aside:
@@ -47,11 +50,13 @@ def whole(file: Path, locked: bool = False) -> Iterator[Path]:
 
 
 def put(file: Path, text: str) -> None:
+    """Write a text file atomically."""
     with whole(file) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
 def read_json(file: Path) -> Any:
+    """Read a JSON file. Raises `FedntdError` if it is missing or damaged."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C, pressed once or many times."""
+"""Handling of Ctrl-C, also if it is pressed several times."""
 
 import signal
 import threading
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Further Ctrl-C's do nothing for the moment: who presses it again shall not lose what the first one saves."""
-    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted, and may say how
+    """Ignore Ctrl-C, so that pressing it again does not lose what is being saved after the first time."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals and sets handlers
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -21,8 +21,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def ending_once() -> Iterator[None]:
-    """When an interrupted command has saved and said all, only threads are waited for: the next Ctrl-C ends the process
-    without a word."""
+    """Let Ctrl-C end the process silently once an interrupted command has saved its work and only waits for threads."""
     try:
         yield
     except SystemExit as ended:

@@ -1,5 +1,4 @@
-"""Public names of a package that are imported when they are first used: most need torch or matplotlib, which take long
-to import."""
+"""Public names of a package, imported on first use. Most need torch or matplotlib, which take long to import."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -7,7 +6,7 @@ from typing import Any
 
 
 def lazy(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for the package: `modules` says in which module of it each public name is."""
+    """A `__getattr__` for the package. `modules` maps each public name to its module in the package."""
 
     def get(name: str) -> Any:
         if name not in modules:

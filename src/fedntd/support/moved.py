@@ -1,4 +1,4 @@
-"""Modules that have moved: for one release the old names go on working, with a warning that tells the new ones."""
+"""Modules that have moved. For one release the old names still work, with a warning that names the new ones."""
 
 import importlib
 import importlib.util
@@ -48,7 +48,7 @@ MOVED: dict[str, tuple[str, ...]] = {
 
 
 class OldNames(MetaPathFinder, Loader):
-    """Imports a module of `MOVED` by its old name: as a module with what the new ones hold."""
+    """Imports a module of `MOVED` by its old name, with the contents of the new modules."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname in MOVED else None
@@ -57,26 +57,26 @@ class OldNames(MetaPathFinder, Loader):
         new = MOVED[module.__name__]
         warn(module.__name__, " and ".join(new))
         for name in new:
-            held = vars(importlib.import_module(name))
-            vars(module).update({key: value for key, value in held.items() if not key.startswith("__")})
+            contents = vars(importlib.import_module(name))
+            vars(module).update({key: value for key, value in contents.items() if not key.startswith("__")})
 
 
 def install() -> None:
-    sys.meta_path.append(OldNames())  # last: it is asked for what nobody else finds
+    sys.meta_path.append(OldNames())  # last: used only if no other finder knows the module
 
 
 def names_of(package: str, module: str, renamed: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that was a module, whose names are in `module` now; some are other names."""
+    """A `__getattr__` for a package that used to be a module. Its names are in `module` now, some of them `renamed`."""
 
     def get(name: str) -> Any:
         new = f"{package}.{module}"
-        # the import system asks for modules of the package here before it looks for them
+        # the import system calls this with the names of submodules, too
         if not name.startswith("__") and importlib.util.find_spec(f"{package}.{name}") is None:
-            held = vars(importlib.import_module(new))
-            now = (renamed or {}).get(name, name)
-            if now in held:
-                warn(f"{package}.{name}", f"{new}.{now}")
-                return held[now]
+            contents = vars(importlib.import_module(new))
+            new_name = (renamed or {}).get(name, name)
+            if new_name in contents:
+                warn(f"{package}.{name}", f"{new}.{new_name}")
+                return contents[new_name]
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
     return get

@@ -1,4 +1,4 @@
-"""How settings and measured values are written for people."""
+"""Formatting of settings and measured values for readers."""
 
 import sys
 from collections.abc import Sequence
@@ -7,19 +7,20 @@ from typing import Any
 
 
 def show(value: Any) -> str:
-    """A setting as people write it."""
+    """A setting as in a config file, with numbers in short form."""
     if isinstance(value, float):
         return f"{value:g}"
     return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
 def thing(name: str) -> str:
-    """Of an import path "package.module:Thing", the thing."""
+    """The last part of an import path: Thing of "package.module:Thing"."""
     return name.split(":")[-1]
 
 
 def figure(key: str, value: float | None) -> str:
-    """
+    """A measured value as in tables: forgetting with three decimals, all else in percent.
+
     >>> figure("forgetting", -0.0001), figure("final", 0.5)
     ('0.000', '50.00')
     """
@@ -29,7 +30,8 @@ def figure(key: str, value: float | None) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """
+    """A number with a noun, in the singular or plural.
+
     >>> count(1, "run"), count(2, "run")
     ('1 run', '2 runs')
     """
@@ -37,7 +39,8 @@ def count(number: int, what: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """A time in a suitable unit.
+
     >>> [duration(seconds) for seconds in (0.025, 5, 75, 5400)]
     ['25 ms', '5.0 s', '1.2 min', '1.5 h']
     """
@@ -53,12 +56,13 @@ TIMES = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
 def size(count: float) -> str:
+    """A number of bytes in a suitable unit."""
     unit, least = axis_unit(count, SIZES)
     return f"{count:.0f} B" if unit == "B" else f"{count / least:.2f} {unit}"
 
 
 def axis_unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """The unit of an axis that goes up to `largest`, so that its numbers are neither tiny nor huge, and its size.
+    """The largest unit that is at most `largest`, with its size; the smallest unit if there is none.
 
     >>> axis_unit(3e7, SIZES), axis_unit(0.5, TIMES)
     (('MB', 1000000.0), ('seconds', 1.0))
@@ -67,7 +71,7 @@ def axis_unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, 
 
 
 def write_in_any_locale() -> None:
-    """Not every one has a ± or a –: a question mark in its place is better than no answer."""
+    """Print a question mark for characters that the locale lacks, such as ± or –, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
