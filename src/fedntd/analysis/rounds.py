@@ -42,9 +42,7 @@ def reopen(path: str | Path, trust: bool = False, **changes: Any) -> Federation:
     state = load_checkpoint(file, torch.device("cpu"))  # the device may not hold the state of all clients
     if (config.algorithm, config.server) != (run.config.algorithm, run.config.server):
         state = State(state.w, federation.algorithm.init_server(state.w), {}, state.round)
-    require(
-        not state.without_clients, f"{path} was kept without what its clients had learned; run it again with fedntd run"
-    )
+    require(not state.without_clients, f"{path} was saved without its clients' states; run it again with fedntd run")
     federation.restore(state, run.records[: state.round])
     return federation
 
