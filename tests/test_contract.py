@@ -74,17 +74,17 @@ NOT_SGD = {
     "fedopt": "its server rescales the step",
     "feddyn": "its server goes on along the client's step",
 }
-# Methods that do not weigh a client by `p` in all they do.
+# Methods that do not weight clients by `p` everywhere.
 NOT_BY_WEIGHT = {
     "fedbe": "its ensemble has every client's model once",
     "feddf": "its ensemble has every client's model once",
 }
-# Other settings than the defaults, which are made for large networks and hundreds of rounds.
+# Settings for these small tests: the defaults are for large networks and hundreds of rounds.
 TO_LEARN = {"fedopt": {"eta": 0.1}}
 
 METHODS = sorted(ALGORITHMS)
 METHOD = pytest.mark.parametrize("name", METHODS)
-# Methods with another's step on the server, which are no entries of the registry.
+# Methods combined with another method's server step. They have no entry in the registry.
 METHOD_OR_COMPOSITION = pytest.mark.parametrize(
     "name", [*METHODS, "fedntd+fedopt", "scaffold+fedavgm", "feddf+fedavgm", "fedexp+fedavgm"]
 )
@@ -94,7 +94,7 @@ MakeConfig = Callable[..., Config]
 
 
 def make(name: str, model: Model) -> FedAvg:
-    """The method, or the composition "method+rule", with auxiliary data at hand if it needs some."""
+    """The method, or the composition "method+rule", with auxiliary data if it needs some."""
     name, _, rule = name.partition("+")
     algorithm = ALGORITHMS[name](**CHEAP.get(name, {}))
     algorithm = Composed(algorithm, SERVER_RULES[rule]()) if rule else algorithm
@@ -121,13 +121,13 @@ def context(algorithm: FedAvg, w: dict, server: dict | None = None, own: dict | 
 
 
 def train(algorithm: FedAvg, model: Model, steps: list[Batch], ctx: Context) -> Result:
-    """As an engine does: local training, then what the method wants to measure."""
+    """Train a client as an engine does: local training, then the method's `measure`."""
     result = train_client(algorithm, model, Optimiser(lr=0.1), steps, ctx)
     return result._replace(measured=algorithm.measure(model, result.w, steps[0], ctx))
 
 
 def three_uploads(algorithm: FedAvg, model: Model) -> list[Upload]:
-    """Of clients of different sizes and numbers of steps, in the first round."""
+    """The uploads of clients of different sizes and numbers of steps, in the first round."""
     ctx = context(algorithm, model.weights())
     sizes = ((1, 3), (2, 5), (4, 2))
     return [algorithm.finish(train(algorithm, model, batches(*size, seed=k), ctx), ctx) for k, size in enumerate(sizes)]
@@ -141,7 +141,7 @@ def assert_same(a: tree.Tree, b: tree.Tree, atol: float = 0.0) -> None:
 
 @METHOD_OR_COMPOSITION
 def test_nothing_given_is_changed(name: str, tiny_net: Net):
-    """Neither what the server sent, nor what the client keeps, nor what is uploaded: results are new tensors."""
+    """Results are new tensors: what the server sent, what the client keeps and what it uploads stay unchanged."""
     model = Model(tiny_net(), "fp64")
     algorithm = make(name, model)
     w = model.weights()
@@ -182,7 +182,7 @@ def test_the_order_of_clients_does_not_matter(name: str, tiny_net: Net):
 
 @METHOD_OR_COMPOSITION
 def test_a_client_counts_by_its_weight(name: str, tiny_net: Net):
-    """A client of weight 0 is as one that is not there, and a client twice is as one of twice the weight."""
+    """A client of weight 0 has no effect, and two equal clients count as one of twice the weight."""
     model = Model(tiny_net(), "fp64")
     algorithm = make(name, model)
     w = model.weights()
@@ -268,7 +268,7 @@ def test_it_can_be_vectorised_over_clients(name: str, tiny_net: Net):
 
 @METHOD
 def test_its_numbers_may_be_tensors(name: str, tiny_net: Net):
-    """As where runs of different hyper-parameters are trained in one step: no client needs a Python float."""
+    """Hyper-parameters may be tensors, as when runs that differ in them are trained in one step."""
     model = Model(tiny_net(), "fp64")
     algorithm = make(name, model)
     settings = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
@@ -304,7 +304,7 @@ def test_its_numbers_may_be_tensors(name: str, tiny_net: Net):
 def test_a_run_goes_on_from_its_checkpoint(
     name: str, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
 ):
-    """Also the state of server and clients does, those included that were first sampled later."""
+    """The states of the server and of clients are restored, too; some clients are first sampled after the restart."""
 
     def config(rounds: int) -> Config:
         return make_config(algorithm={"name": name}, federation={"rounds": rounds})

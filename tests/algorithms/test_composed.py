@@ -49,7 +49,7 @@ def test_fedavg_with_a_rule_is_the_rules_own_method(rule: dict, blobs: Dataset, 
 
 
 def test_both_know_the_share_of_clients_in_a_round(make_config: MakeConfig):
-    """Two of six, where the ratio says 2.4."""
+    """Two of six clients, where the ratio gives 2.4."""
     algorithm = make_algorithm(make_config(server=FEDOPT, federation={"ratio": 0.4}))
     assert isinstance(algorithm, Composed)
     assert algorithm.method.ratio == algorithm.rule.ratio == 2 / 6
@@ -111,7 +111,7 @@ def test_the_engines_agree(name: str, rule: dict, blobs: Dataset, tiny_net: Net,
 def test_a_run_goes_on_from_its_checkpoint(
     name: str, rule: dict, blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path
 ):
-    """Also where the method's own state at the server is empty, which a checkpoint cannot show."""
+    """Also if the method's server state is empty, which a checkpoint does not store."""
 
     def config(rounds: int) -> Config:
         return make_config(algorithm={"name": name}, server=rule, federation={"rounds": rounds})
@@ -131,7 +131,7 @@ def test_a_rule_asks_nothing_of_clients():
 def test_what_is_no_rule_is_refused():
     with pytest.raises(FedntdError, match=r"server\.name = 'fedacg' is not known.*valid: none, fedavgm, fedopt"):
         configure("demo", ["server.name=fedacg"])
-    with pytest.raises(FedntdError, match=r"'FedACG' is no rule for the server alone, it has a 'send' of its own"):
+    with pytest.raises(FedntdError, match=r"'FedACG' is not a rule for the server alone, .* its own 'send'"):
         with_own_code(configure("demo", ["server.name=fedntd.algorithms.fedacg:FedACG"]))
     with pytest.raises(FedntdError, match=r"server\.beta must be at least 0 and below 1, not 1"):
         configure("demo", ["server.name=fedavgm", "server.beta=1"])

@@ -127,7 +127,7 @@ def test_feddf_takes_the_steps_of_pytorchs_adam_at_a_rate_that_falls_along_a_cos
 
 
 def test_fedbe_draws_models_with_the_clients_mean_and_variance():
-    """Of many draws, against sum_k p_k (w_k - mean)^2."""
+    """The variance of many draws, against sum_k p_k (w_k - mean)^2."""
     drawn = tree.stack(FedBE(samples=20_000).draw(MEAN, UP["delta"], P, seed=0, round=torch.tensor(1)))
     for name in W_G:
         variance = 0.2 * (CLIENTS[0][name] - MEAN[name]) ** 2 + 0.8 * (CLIENTS[1][name] - MEAN[name]) ** 2
@@ -179,7 +179,7 @@ def test_fedbe_takes_the_steps_of_pytorchs_sgd():
 
 
 def test_fedbe_returns_the_mean_of_the_weights_along_the_way():
-    """Of steps 3, 5 and 7, if it begins after step 1 and takes every second; one epoch is one step here."""
+    """The mean of steps 3, 5 and 7, if averaging starts after step 1 with every second step; an epoch is one step."""
     settings: dict = {"samples": 2, "lr": 0.5, "batch_size": 30}
     path = [merged(FedBE(**settings, epochs=epochs)) for epochs in range(8)]
     averaged = merged(FedBE(**settings, epochs=7, swa_start=1, swa_every=2))
@@ -246,7 +246,7 @@ def test_nothing_that_is_given_or_was_returned_changes(algorithm: FedAvg):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Let students take the steps that a GPU captures, without CUDA graphs; here is one entry for each of these."""
+    """Let students take the steps that a GPU would capture, without CUDA graphs; returns one entry per capture."""
     captures = []
 
     def graph_of(function: Callable[[], None], pool: object) -> SimpleNamespace:
@@ -290,7 +290,7 @@ def test_compiled_steps_are_the_same_steps(monkeypatch: pytest.MonkeyPatch, requ
 
 
 def test_what_a_graph_was_captured_from_is_kept(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: list):
-    """It holds constants of the network, whose addresses the graph knows."""
+    """It holds constants of the network whose addresses the graph has captured."""
     steps: list[weakref.ref] = []
 
     def compiled(module: Callable) -> Callable:
@@ -339,7 +339,7 @@ def test_methods_that_share_their_data_do_not_share_a_student():
     "algorithm", [FedDF(steps=7, batch_size=32), FedBE(samples=2, epochs=3, lr=0.05, batch_size=32, swa_start=5)]
 )
 def test_a_gpu_learns_what_a_cpu_does(algorithm: FedAvg):
-    """The paper's network in float32, in two rounds: less than a hundredth of what the server learns is another."""
+    """The paper's network in float32, in two rounds: what the server learns differs by less than one per cent."""
     set_float32_precision("fp32")
     on_cpu, on_gpu = (rounds_on(torch.device(device), "fp32", algorithm) for device in ("cpu", "cuda"))
     assert clone_aliased(on_cpu, on_gpu) < 0.01
@@ -480,7 +480,7 @@ def test_other_methods_leave_it_alone(blobs: Dataset, tiny_net: Net, make_config
 
 @pytest.mark.parametrize(("name", "same"), [("cifar100", True), ("npz", False)])
 def test_where_the_files_are_does_not_make_another_run(name: str, same: bool):
-    """Unless the files are all that is known of a dataset."""
+    """Unless a dataset is known by its files alone."""
     here, there = (configure("demo", [f"auxiliary.name={name}", f"auxiliary.path={path}"]) for path in "ab")
     assert (identity(here) == identity(there)) == same
     assert identity(here) != identity(configure("demo"))

@@ -98,7 +98,7 @@ def test_a_client_alone_is_not_held_by_itself():
 
 
 def test_one_clients_part_does_not_leak_into_the_next():
-    """A client takes its own part off a sum that all share: the sum itself must stay whole."""
+    """A client subtracts its own part from a sum that all share, and must not change the sum itself."""
     algorithm = FedCurv()
     fresh = [algorithm.init_client(scalar(0.0)) for _ in range(2)]
     _, server, own = played(algorithm, [2.0, 3.0], [1.0, -1.0], algorithm.init_server(scalar(0.0)), fresh)

@@ -12,7 +12,7 @@ from fedntd.engine.optim import sgd_step
 
 
 def fixed_point(algorithm: FedAvg, **settings) -> float:
-    """Where a round ends where it began: on quadratics a round is an affine map of w."""
+    """The w that a round leaves unchanged: on quadratics, a round is an affine map of w."""
     at_0, at_1 = (World(algorithm, **settings, start=start).play().w for start in (0.0, 1.0))
     return at_0 / (1 - (at_1 - at_0))
 

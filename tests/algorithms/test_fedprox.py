@@ -26,7 +26,7 @@ def test_a_client_stops_at_the_closed_form(mu: float):
 
 
 def test_one_padded_sample_does_not_weaken_the_spring():
-    """The term is one of the weights: it enters once, whatever the batch."""
+    """The term depends on the weights alone: it enters once, whatever the batch."""
     w, w_g = {**logits([1.0, 0.0], [0.0, 2.0])}, logits([0.0, 0.0], [0.0, 0.0])
     whole = loss(FedProx(1.0), w, w_g, [0, 1]) - loss(FedProx(0.0), w, w_g, [0, 1])
     masked = loss(FedProx(1.0), w, w_g, [0, 1], [True, False]) - loss(FedProx(0.0), w, w_g, [0, 1], [True, False])

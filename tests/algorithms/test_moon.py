@@ -48,7 +48,7 @@ def test_features_that_are_all_zero_have_a_finite_gradient():
 
 
 def test_the_previous_model_is_the_clients_own():
-    """Not the global one, nor one that follows it: what is kept is the trained model itself."""
+    """A client keeps its trained model itself, not the global model, nor a model that later changes with it."""
     w_g, w = {"w": draw(0, 3)}, {"w": draw(1, 3)}
     ctx = context(w_g, own=Moon().init_client(w_g))
     assert torch.equal(ctx.own["w_prev"]["w"], w_g["w"])  # at first the initial global model

@@ -37,7 +37,7 @@ def test_the_trimmed_mean_is_scipys(values: np.ndarray, trim: float):
 
 
 def test_whole_numbers_have_a_middle_too():
-    """Such as steps that a method counts: neither cut down to whole ones, nor an error."""
+    """For example, numbers of steps: their mean is neither truncated to an integer nor an error."""
     steps, p = {"steps": torch.tensor([10, 15, 40, 2])}, torch.full((4,), 0.25)
     assert median(steps, p)[0]["steps"].tolist() == [12.5]
     assert trimmed_mean(steps, p, trim=0.25)[0]["steps"].tolist() == [12.5]

@@ -51,7 +51,7 @@ def test_variates_are_the_mean_gradients_of_the_first_round_and_are_used_in_the_
 
 @pytest.mark.parametrize("sizes", [None, [1.0, 5.0, 2.0]])
 def test_the_servers_variate_stays_the_mean_of_all_clients(sizes: list[float] | None):
-    """Also of those that were not sampled, and with clients that count differently."""
+    """The mean includes clients that were not sampled, and clients of different weights."""
     world = World(Scaffold(), **HETEROGENEOUS, sizes=sizes)
     for cohort in ([0, 1], [2], [1, 2], [0]):
         world.play(cohort=cohort)

@@ -74,7 +74,7 @@ class World:
 
     @property
     def optimum(self) -> float:
-        """Of the clients' mean objective."""
+        """The minimum of the clients' mean objective."""
         share = self.sizes or [1.0] * len(self.h)
         pull = [s * h for s, h in zip(share, self.h, strict=True)]
         return sum(x * b for x, b in zip(pull, self.b, strict=True)) / sum(pull)
@@ -114,12 +114,12 @@ def descend(w: float, slope: Callable[[float], float], steps: int, lr: float, mo
 
 
 def steps_that_count(steps: int, momentum: float) -> float:
-    """The sum over steps of how much a gradient of then has moved the weights in the end, for rounds by hand."""
+    """The sum over steps of how far each step's gradient has moved the weights by the end, for rounds by hand."""
     return sum(sum(momentum**later for later in range(steps - step)) for step in range(steps))
 
 
 def context(w_g: dict, **more: object) -> Context:
-    """For losses that need nothing else."""
+    """A context for losses that need only the global weights."""
     given: dict = {"shared": {}, "own": {}, "lr": torch.tensor(0.1, dtype=F64), "momentum": 0.9, **more}
     return Context(w_g, **given)
 

@@ -70,7 +70,7 @@ class TestProposition1:
 
     @given(st.integers(4, 12), st.floats(0, 1), st.integers(0, 9))
     def test_its_statement(self, classes, share, seed):
-        """The slope is at most -M / (1 + beta)^2 for all beta up to C/2 - 1, so that Lambda falls at least so fast."""
+        """The slope is at most -M / (1 + beta)^2 for all beta up to C/2 - 1, so Lambda falls at least this fast."""
         p = uniform_over_clients(np.random.default_rng(seed), classes, 2)
         beta = share * (classes / 2 - 1)
         assert constant(p) > 0

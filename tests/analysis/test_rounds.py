@@ -27,7 +27,7 @@ SMALL = {
     "federation": {"clients": 10, "ratio": 0.3, "rounds": 2, "local_epochs": 1, "batch_size": 10},
     "algorithm": {"name": "fedavg"},
     "partition": {"name": "sharding", "s": 5},
-    "optimiser": {"lr": 0.05},  # with classes and steps enough for a hundred images to tell models apart
+    "optimiser": {"lr": 0.05},  # large enough for a hundred test images to tell models apart
     "measure": {"local_every": 0},
 }
 
@@ -159,7 +159,7 @@ def test_class_accuracy_is_that_of_the_record(config):
 class TestTrace:
     @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
     def test_ends_with_the_trained_model(self, config, algorithm):
-        """What the round itself gives for the same client."""
+        """The trace ends at what the round itself gives for the same client."""
         federation = Federation(replace(config, algorithm=Choice(algorithm)))
         next_round(federation)
         before = federation.state.w

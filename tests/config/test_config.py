@@ -23,7 +23,7 @@ from fedntd.data.partition import PARTITIONS
         ({"federation": {"cilents": 10}}, "unknown key 'federation.cilents'; did you mean 'clients'"),
         ({"rounds": 3}, "unknown key 'rounds'; did you mean 'federation.rounds'?"),
         ({"federation": {"lr": 3}}, "unknown key 'federation.lr'; did you mean 'optimiser.lr'?"),
-        ({"preset": "demo"}, "a preset is no key, but a name in place of a file"),
+        ({"preset": "demo"}, "'preset' is not a key; name a preset in place of a file"),
         ({"federation": 3}, "'federation' is a section"),
         ({"algorithm": "fedavg"}, "not a single value; one of its keys is algorithm.name"),
         ({"seed": "one"}, "seed must be of type int, not 'one'"),

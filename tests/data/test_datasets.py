@@ -34,7 +34,7 @@ IMAGES = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
 @pytest.mark.parametrize(
     ("train", "test", "augment", "sentence"),
     [
-        ((X, Y[:, None]), (X, Y), None, r"training part: labels must be one number a sample, not \[1\]"),
+        ((X, Y[:, None]), (X, Y), None, r"training part: labels must be one number per sample, not \[1\]"),
         ((X[:0], Y[:0]), (X, Y), None, "training part: there are no samples"),
         ((X, Y), (X[:0], Y[:0]), None, "test part: there are no samples"),
         (

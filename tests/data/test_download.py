@@ -78,7 +78,7 @@ ZIPPED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in CON
 
 @pytest.fixture
 def tiny(server: Server, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The dataset "tiny": two gzipped files, each published at /one and at /two. Its folder."""
+    """The folder of the dataset "tiny": two gzipped files, each published at /one and at /two."""
     sources = tuple(
         Source(
             name,
@@ -138,7 +138,7 @@ def test_next_address_is_tried_when_one_fails(tiny, server):
 
 
 def break_download(server: Server, how: str) -> str:
-    """Make /one/a-ubyte.gz fail; what the error must say."""
+    """Make /one/a-ubyte.gz fail, and return what the error must say."""
     if how == "cut":
         server.cut.add("/one/a-ubyte.gz")
         return r"no connection, or it was cut \(ChunkedEncodingError\)"
@@ -181,7 +181,9 @@ def test_no_server(tiny, server):
 
 def test_archive_whose_contents_are_wrong_is_refused(tiny, monkeypatch):
     monkeypatch.setitem(download.FILES, "tiny", {"": {"a-ubyte": sha(b"other"), "b-ubyte": sha(b"other")}})
-    with pytest.raises(FedntdError, match=r"a-ubyte.gz was downloaded whole, but what is in it has a wrong checksum"):
+    with pytest.raises(
+        FedntdError, match=r"a-ubyte.gz was downloaded completely, but its contents have a wrong checksum"
+    ):
         download.fetch("tiny", quietly)
     assert list(tiny.iterdir()) == []
 

@@ -103,13 +103,13 @@ def test_lda_of_the_papers_hardest_setting():
 
 
 def test_lda_that_no_draw_gives_tells_how_near_one_came(monkeypatch: pytest.MonkeyPatch):
-    """So that one knows a value that will do."""
+    """The error says how close the draws came, so that the user can pick a min_size that works."""
     monkeypatch.setattr("fedntd.data.partition.MAX_DRAWS", 512)
     with pytest.raises(
-        FedntdError, match=r"in 512 draws no split gave .*, the nearest \d+; lower partition\.min_size"
-    ) as told:
+        FedntdError, match=r"in 512 draws no split gave .*; the best gave \d+; lower partition\.min_size"
+    ) as error:
         lda(balanced(10, 50), 10, generator(0, "p"), 0.1, min_size=45)
-    nearest = int(re.findall(r"nearest (\d+)", str(told.value))[0])
+    nearest = int(re.findall(r"best gave (\d+)", str(error.value))[0])
     assert min(map(len, lda(balanced(10, 50), 10, generator(0, "p"), 0.1, min_size=nearest))) == nearest
 
 
@@ -141,7 +141,7 @@ def test_a_partition_of_ones_own_is_checked():
 
 
 def test_a_partition_of_ones_own_is_asked_each_time(tmp_path, monkeypatch):
-    """It may have read another file, or been written anew in a notebook."""
+    """It may read another file the second time, or have been redefined in a notebook."""
     monkeypatch.chdir(tmp_path)
     config = from_table({"partition": {"name": f"{__name__}:by_site"}, "federation": {"clients": 2}})
     for sites, expected in (([0, 0, 1], [[0, 1], [2]]), ([0, 1, 1], [[0], [1, 2]])):
@@ -172,7 +172,7 @@ def test_the_seed_decides(partition):
 
 
 def test_what_no_draw_gives_is_looked_for_once(monkeypatch: pytest.MonkeyPatch):
-    """That takes seconds, and a sweep has the same partition for each of its methods."""
+    """Drawing takes seconds, and a sweep uses the same partition for each of its methods."""
     drawn: list[int] = []
 
     def draw(*_: object) -> None:

@@ -154,7 +154,7 @@ def python2_string(data: bytes) -> bytes:
 
 
 def python2_batch(rows: np.ndarray, labels: list[int], key: bytes, kind: bytes = b"u1") -> bytes:
-    """As Python 2's cPickle and the numpy of its day wrote it, with protocol 2."""
+    """A batch as written by Python 2's cPickle, with protocol 2 and the numpy of that time."""
     count, width = rows.shape
     dtype = (
         b"cnumpy\ndtype\n" + python2_string(kind) + b"K\x00K\x01\x87R"
@@ -315,7 +315,7 @@ def test_image_folder_with_bad_images(tmp_path):
     with pytest.raises(FedntdError, match=r"bad.png is a damaged image"):
         readers.image_folder(tmp_path)
     save(bad, 1000, "I;16", (64, 64))
-    with pytest.raises(FedntdError, match=r"bad.png has more than 8 bits a pixel"):
+    with pytest.raises(FedntdError, match=r"bad.png has more than 8 bits per pixel"):
         readers.image_folder(tmp_path)
 
 
@@ -346,7 +346,7 @@ def test_cinic_uses_the_train_and_test_parts(cinic_folder):
 def test_cinic_is_decoded_once(cinic_folder, monkeypatch):
     first = readers.cinic(cinic_folder, CLASSES)
     assert sorted(f.name for f in cinic_folder.parent.iterdir()) == ["cinic10", "cinic10.npz"]
-    monkeypatch.setattr(readers, "opened", lambda _: pytest.fail("an image was read again"))
+    monkeypatch.setattr(readers, "open_image", lambda _: pytest.fail("an image was read again"))
     second = readers.cinic(cinic_folder, CLASSES)
     for one, two in zip(first, second, strict=True):
         assert torch.equal(one.x, two.x)
@@ -467,8 +467,8 @@ IMAGES = np.zeros((4, 8, 8), np.uint8)
     [
         (IMAGES, np.zeros(3, int), "y_train has 3 labels for x_train"),
         (IMAGES[:0], np.zeros(0, int), "y_train has 0 labels"),
-        (IMAGES, np.zeros(4), "y_train must be one integer a sample, not float64"),
-        (IMAGES, np.eye(4, dtype=int), "y_train must be one integer a sample"),
+        (IMAGES, np.zeros(4), "y_train must be one integer per sample, not float64"),
+        (IMAGES, np.eye(4, dtype=int), "y_train must be one integer per sample"),
         (IMAGES, np.array([0, 1, 2, 10**12]), "y_train must count classes from 0, not from 0 to 1000000000000"),
         (IMAGES, np.array([-1, 0, 1, 0]), "y_train must count classes from 0, not from -1"),
         (IMAGES.astype(bool), None, "x_train must be uint8 images, floating-point or integer samples, not bool"),

@@ -95,16 +95,16 @@ def test_which_run_stands_for_which():
     measured, every_five = (replace(plain, measure=Measure(every)) for every in (1, 5))
     rough = replace(plain, precision="bf16")
     store = Store([made_up(measured, 50.0), made_up(rough, 40.0)])
-    assert found(store, plain).config is measured  # more was measured than is asked for
+    assert found(store, plain).config is measured  # it measured more than is asked for
     assert found(store, every_five).config is measured
     assert found(store, rough).config is rough
     assert store.find(replace(plain, precision="tf32")) is None
-    assert found(store, replace(plain, precision="auto")).config is measured  # the finest there is
+    assert found(store, replace(plain, precision="auto")).config is measured  # the highest precision
     assert store.find(replace(plain, seed=1)) is None
     assert (
         found(store, replace(plain, workers=3, device="cpu")).config is measured
-    )  # how it is computed is all the same
-    # two runs of one setting: the same in tables that ask for much and for little
+    )  # how it is computed makes no difference
+    # Of two runs of one setting, tables with many and with few measures must use the same one.
     store = Store([made_up(each, 50.0) for each in (plain, every_five, measured)])
     assert found(store, plain).config is found(store, every_five).config is measured
     assert Store([made_up(plain, 50.0)]).find(measured) is None  # too little was measured
@@ -125,7 +125,7 @@ def test_a_store_reads_folders_and_ledger(folder: Path, tmp_path: Path):
     assert found(read_store(folder.parent, None), config).folder == folder
     record([folder], tmp_path)
     assert found(read_store(tmp_path / "nothing", tmp_path), config).folder is None
-    # a folder is worth more than its ledger file: it has the weights
+    # A run folder is preferred to its ledger file, because it has the weights.
     assert found(read_store(folder.parent, tmp_path), config).folder == folder
 
 

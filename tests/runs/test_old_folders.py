@@ -17,7 +17,7 @@ from fedntd.runs.ledger import read_result, record
 from fedntd.runs.record import load_checkpoint
 
 OLD = Path(__file__).parent / "written-by-0.1"
-IDENTITY = {"finished": "69eefd46385b491b", "interrupted": "f2084207176d9258"}  # as 0.1.0 told them
+IDENTITY = {"finished": "69eefd46385b491b", "interrupted": "f2084207176d9258"}  # as 0.1.0 computed them
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_is_the_run_that_it_was(folder: Path):
 
 @pytest.mark.parametrize("folder", IDENTITY, indirect=True)
 def test_trains_to_the_same_numbers(folder: Path, tmp_path: Path):
-    """Anew, and resumed from its checkpoint, as if it had never been stopped."""
+    """A new run and one resumed from the old checkpoint both give the old records."""
     config = read_run(folder).config
     before = measured(folder)
     list(federate(config, out=tmp_path / "anew"))

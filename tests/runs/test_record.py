@@ -25,7 +25,7 @@ from started import Started
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]
 
-# Real images and a small network, in rounds of some hundredths of a second; a method with state at both ends.
+# Real images and a small network: rounds take some hundredths of a second. The method has server and client state.
 SMALL_RUN = """
 checkpoint_seconds = 0
 device = "cpu"
@@ -51,7 +51,7 @@ def finish(process: Started, code: int = 0) -> str:
 
 
 def numbers(folder: Path) -> list[dict]:
-    """All records but the time they took."""
+    """All records, without the seconds they took."""
     lines = (folder / "records.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
@@ -110,7 +110,7 @@ def test_ctrl_c_keeps_every_finished_round(tmp_path: Path):
 
 
 def test_ctrl_c_pressed_again_and_again_ends_it_no_worse(tmp_path: Path):
-    """While the first one makes it save and wait for its threads."""
+    """A second interrupt, while the first one makes the run save and wait for its threads."""
     config = tmp_path / "small.toml"
     config.write_text(SMALL_RUN.replace("checkpoint_seconds = 0", "checkpoint_seconds = 1000"))
     for gap in (0.001, 0.03):
@@ -235,7 +235,7 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path, make_config: Make
 
 
 def test_a_look_at_a_folder_does_not_keep_a_run_from_starting(tmp_path: Path, make_config: MakeConfig):
-    """To find out whether a run goes on takes its lock, for a moment (`is_locked`)."""
+    """`is_locked` takes the lock of a run for a moment."""
     looking = FileLock(tmp_path / ".lock", thread_local=False)
     looking.acquire()
     moment = threading.Timer(0.1, looking.release)
@@ -279,7 +279,7 @@ def test_a_damaged_checkpoint_is_one_sentence(
     ("name", "content", "sentence"),
     [
         ("config.toml", "", "config.toml is damaged: it is empty"),
-        ("environment.json", "[3]", "environment.json is damaged: it is no list of tables"),
+        ("environment.json", "[3]", "environment.json is damaged: it is not a list of tables"),
         ("partition.json", "[]", "partition.json is damaged: it has no counts"),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_damaged_file_of_a_run_to_resume_is_one_sentence(
 def test_a_finished_run_without_its_checkpoint_keeps_its_records(
     tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
 ):
-    """Some delete what is large."""
+    """Users may delete large files, such as the checkpoint."""
     list(federate(quick(make_config), blobs, tiny_net(), out=tmp_path / "run"))
     (tmp_path / "run/checkpoint.safetensors").unlink()
     with pytest.raises(FedntdError, match=r"has finished, but its checkpoint is gone, .*put a copy back, or delete"):
@@ -321,7 +321,7 @@ def test_a_half_written_last_record_is_not_one(tmp_path: Path, blobs: Dataset, t
 def test_a_resumed_run_keeps_the_precision_it_began_with(
     tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
 ):
-    """Left to the device, it is fp32 on this machine; the run began on one where it was bf16."""
+    """Here "auto" is fp32. The run was started on a machine where it is bf16."""
     out = tmp_path / "run"
 
     def go_on(rounds: int, resume: bool = True, precision: str = "auto") -> list[str]:
@@ -341,7 +341,7 @@ def test_a_resumed_run_keeps_the_precision_it_began_with(
 def test_runs_that_began_with_other_precisions_are_not_mixed(
     tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig
 ):
-    """One began where "auto" is bf16; another one beside it begins here. Each is as it would be alone."""
+    """One run was started where "auto" is bf16, another one starts here. Each gives the same as it would alone."""
 
     def losses(name: str, seeds: list[int], rounds: int, resume: bool = False) -> list[float]:
         configs = [
@@ -388,7 +388,7 @@ def test_objects_must_be_handed_over_again(tmp_path: Path, blobs: Dataset, tiny_
 def test_what_the_engine_notes_is_in_the_last_entry(
     blobs: Dataset, tiny_net: Net, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A note may come in any round, and says something of that start alone."""
+    """A note may be written in any round, and belongs to the current start alone."""
     append, notes = RunFolder.append, ["one by one, since it has a loop", "compiled anew for each number of clients"]
 
     def noting(folder: RunFolder, record: Record) -> None:
@@ -407,6 +407,6 @@ def test_what_the_engine_notes_is_in_the_last_entry(
 
 
 def put_only_some(folder: RunFolder, put: Callable[[RunFolder, list[str]], None], notes: list[str]) -> None:
-    """The engine of a CPU has none."""
+    """The engine of a CPU has no notes."""
     if notes:
         put(folder, notes)

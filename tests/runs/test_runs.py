@@ -29,7 +29,7 @@ def test_while_it_runs_it_is_running(tmp_path: Path, blobs: Dataset, tiny_net: N
 
 
 def test_columns_are_those_of_the_records(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    """However the lines are written: as we do, by another program, or with a last one that is not whole."""
+    """Lines may be written by us, by another program, or end with an unfinished one."""
     records = list(federate(make_config(), blobs, tiny_net(), out=tmp_path / "run"))
     wanted = {name: [getattr(record, name) for record in records] for name in COLUMNS}
     file = tmp_path / "run/records.jsonl"
@@ -49,7 +49,7 @@ def test_columns_are_those_of_the_records(tmp_path: Path, blobs: Dataset, tiny_n
     [
         (lambda file: file.write_bytes(b"\xff\xfe\n\n"), "cannot be read: 'utf-8' codec can't decode byte 0xff"),
         (lambda file: (file.unlink(), file.mkdir()), "cannot be read: .*Is a directory"),
-        (lambda file: file.write_text(re.sub('("accuracy": )[^,]*', r"\1null", file.read_text())), "is no number"),
+        (lambda file: file.write_text(re.sub('("accuracy": )[^,]*', r"\1null", file.read_text())), "is not a number"),
     ],
 )
 def test_damaged_records_are_one_sentence(
@@ -71,7 +71,7 @@ def test_damaged_records_are_one_sentence(
 
 
 def test_a_finished_run_has_all_its_rounds(tmp_path: Path, blobs: Dataset, tiny_net: Net, make_config: MakeConfig):
-    """Else it would be missing from a mean, or count with an early round, and nobody would know."""
+    """Otherwise it would be missing from a mean, or count with an early round, unnoticed."""
     rounds = federate(make_config(), blobs, tiny_net(), out=tmp_path / "run")
     file = tmp_path / "run/records.jsonl"
     next(rounds)
@@ -127,7 +127,7 @@ def test_a_damaged_file_is_named(
 
 @pytest.fixture
 def of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run whose method and data are functions of a module that is gone since."""
+    """The folder of a run whose method and data come from a module that no longer exists."""
     module = tmp_path / "gone_since.py"
     module.write_text(
         "import torch\n"

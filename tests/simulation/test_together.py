@@ -318,7 +318,7 @@ def test_a_finished_run_can_be_kept_without_its_clients_states(
         torch.testing.assert_close(state.w, alone.state.w, rtol=0, atol=1e-12)
     assert train(2, keep_clients=False) == []  # what has finished is no error
     refused, longer = sorted(train(3), key=lambda event: isinstance(event, Record))
-    assert "was kept without what its clients had learned, so no further rounds can be played" in str(refused)
+    assert "was saved without its clients' states, so no further rounds can be played" in str(refused)
     assert isinstance(longer, Record)  # FedAvg's clients learn nothing that they keep
     assert longer.round == 3
 

@@ -34,7 +34,7 @@ from fedntd.algorithms.wsm import WSM
 ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedavg": FedAvg,
     "fedntd": FedNTD,
-    # what the paper compares FedNTD with, and its ablations
+    # the paper's baselines and ablations
     "fedcurv": FedCurv,
     "fedprox": FedProx,
     "fednova": FedNova,
@@ -47,12 +47,12 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedkd": FedKD,
     "fedkd-ntd": FedKDNTD,
     "fedntd-mse": FedNTDMSE,
-    # beyond the paper: on the server
+    # beyond the paper: methods that change the server step
     "fedavgm": FedAvgM,
     "fedopt": FedOpt,
     "fedexp": FedExP,
     "fedacg": FedACG,
-    # and on the clients
+    # beyond the paper: methods that change the client update
     "feddyn": FedDyn,
     "fedlc": FedLC,
     "fedrs": FedRS,
@@ -66,7 +66,7 @@ ALGORITHMS: dict[str, type[FedAvg]] = {
     "fedsol": FedSOL,
 }
 
-# `server.name`: what a server can do with a step, whatever method it comes from
+# `server.name`: server steps that can be combined with any method
 SERVER_RULES: dict[str, type[FedAvg]] = {"none": FedAvg, "fedavgm": FedAvgM, "fedopt": FedOpt}
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Two methods as one: what clients do and how their updates are merged from one, the server's step from the other."""
+"""Two methods as one: client updates and their aggregation from one method, the server step from another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from fedntd.errors import require
 from fedntd.models.functional import Batch, Model
 from fedntd.tree import Tree, Weights
 
-# what makes a method more than a rule for the server
+# A server rule may not redefine these.
 CLIENT_PARTS = ("init_client", "send", "broadcast", "loss", "gradient", "measure", "finish")
 
 
 @dataclass(frozen=True)
 class Composed(FedAvg):
-    """Where `method` would go in a round is for `rule` the one update that it gets."""
+    """`method` aggregates the uploads as usual. `rule` receives the resulting step as its only update."""
 
     method: FedAvg
     rule: FedAvg
@@ -28,8 +28,8 @@ class Composed(FedAvg):
         for part in CLIENT_PARTS:
             require(
                 getattr(type(self.rule), part) is getattr(FedAvg, part),
-                f"server.name: '{type(self.rule).__name__}' is no rule for the server alone, it has a '{part}' of its "
-                f"own; it can be algorithm.name",
+                f"server.name: '{type(self.rule).__name__}' is not a rule for the server alone, because it has its own "
+                f"'{part}'; use it as algorithm.name",
             )
 
     @property
@@ -37,9 +37,9 @@ class Composed(FedAvg):
         return self.method.auxiliary_data
 
     def with_values(self, values: Mapping[str, Any]) -> "Composed":
-        """Hyper-parameters are the method's: a rule may have its own of the same name. The ratio is for both."""
-        told = {name: value for name, value in values.items() if name == "ratio"}
-        return replace(self, method=self.method.with_values(values), rule=self.rule.with_values(told))
+        """Set the method's hyper-parameters. Only the ratio is for both: a rule may have others of the same name."""
+        ratio = {name: value for name, value in values.items() if name == "ratio"}
+        return replace(self, method=self.method.with_values(values), rule=self.rule.with_values(ratio))
 
     @property
     def heavy_ball(self) -> bool:
@@ -81,5 +81,5 @@ class Composed(FedAvg):
 
 
 def state_of(part: str, server: Tree) -> Tree:
-    """An empty state leaves no trace in a checkpoint."""
+    """The server state of `part`. A checkpoint does not store empty states, so the key may be missing."""
     return server.get(part, {})

@@ -14,9 +14,9 @@ from fedntd.tree import Tree, Weights
 
 @dataclass(frozen=True)
 class FedACG(FedAvg):
-    """Server momentum that clients see coming: they start from the weights one momentum step ahead."""
+    """Server momentum with lookahead: clients start from the weights one momentum step ahead."""
 
-    lam: float = 0.85  # lambda, how much of the last rounds' steps is kept, and looked ahead by
+    lam: float = 0.85  # lambda, the server's momentum, and the length of the lookahead
     beta: float = 1e-3  # strength of the spring between the local weights and those sent
 
     def __post_init__(self) -> None:
@@ -27,7 +27,7 @@ class FedACG(FedAvg):
         return {"m": tree.zeros_like(w)}
 
     def send(self, w_g: Weights, server: Tree) -> Weights:
-        """w + lambda m, in place of w: no more bytes than FedAvg."""
+        """w + lambda m instead of w: as many bytes as FedAvg."""
         return tree.add(w_g, tree.scale(self.lam, server["m"]))
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:

@@ -17,20 +17,21 @@ from fedntd.tree import Weights
 
 @dataclass(frozen=True)
 class FedAlign(FedAvg):
-    """The last stage is to be as steep on a part of its channels as on all of them; for a slimmable network (resnet56).
+    """The last stage should have the same Lipschitz constant with a part of its channels as with all of them.
 
-    As in the authors' code, the second term has at every step the size of mu times the first.
+    The network must be slimmable (resnet56). As in the authors' code, the second term is rescaled at every step to mu
+    times the first.
     """
 
     mu: float = 0.45  # size of the alignment term, as a share of the cross-entropy
-    iterations: int = 10  # power iterations for the steepness
+    iterations: int = 10  # power iterations for the Lipschitz constants
 
     def __post_init__(self) -> None:
         require(self.mu >= 0, f"must be at least 0, not {self.mu}; 0 is FedAvg, the authors use 0.45", "algorithm.mu")
         require(self.iterations >= 1, f"must be at least 1, not {self.iterations}", "algorithm.iterations")
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
-        """L_CE + mu sg(L_CE / L_Lip) L_Lip, L_Lip the mean squared difference of the two Lipschitz constants."""
+        """L_CE + mu sg(L_CE / L_Lip) L_Lip, with L_Lip the mean squared difference of the two Lipschitz constants."""
         out = model(w, batch)
         if out.taps is None:
             raise FedntdError("fedalign needs a network with a slimmable last stage; use model.name = 'resnet56'")
@@ -40,18 +41,18 @@ class FedAlign(FedAvg):
         return l_ce + self.mu * (l_ce / l_lip.clamp(min=1e-12)).detach() * l_lip
 
     def lipschitz(self, into: Tensor, out: Tensor) -> Tensor:
-        """Of a stage, for each sample: the largest singular value of its transmitting matrix, [B]."""
+        """The Lipschitz constant of a stage for each sample, [B]: its transmitting matrix's largest singular value."""
         return largest_singular_value(transmitting_matrix(into, out), self.iterations)
 
 
 def transmitting_matrix(into: Tensor, out: Tensor) -> Tensor:
-    """The mean over places of the products of channels before and after, [B, C_in, C_out]."""
+    """The products of input and output channels, averaged over the pixels: [B, C_in, C_out]."""
     pooled = F.adaptive_avg_pool2d(into, (out.shape[-2], out.shape[-1]))
     return torch.einsum("bihw,bohw->bio", pooled, out) / (out.shape[-2] * out.shape[-1])
 
 
 def largest_singular_value(T: Tensor, iterations: int) -> Tensor:
-    """Of matrices [B, m, n], by power iteration on T T^t from a vector of ones."""
+    """The largest singular values [B] of matrices [B, m, n], by power iteration on T T^t from a vector of ones."""
     v = n = torch.ones_like(T[:, :, :1])
     for _ in range(iterations):
         m = T @ (T.mT @ v)

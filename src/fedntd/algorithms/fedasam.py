@@ -18,7 +18,7 @@ from fedntd.tree import Weights
 class FedASAM(FedAvg):
     """FedSAM with distances measured relative to the weights' own size (ASAM, Kwon et al. 2021)."""
 
-    rho: float = 0.5  # how far away the point is at which the gradient is taken
+    rho: float = 0.5  # distance to the point at which the gradient is taken
     eta: float = 0.01  # added to the size of each weight, so that small ones are moved as well
 
     def __post_init__(self) -> None:

@@ -16,14 +16,14 @@ from fedntd.tree import Tree, Weights
 
 @dataclass(frozen=True)
 class FedAvg:
-    """The fields of an algorithm's dataclass are its hyper-parameters; FedAvg has none."""
+    """Federated averaging, the base class of all methods. A method's fields are its hyper-parameters."""
 
-    # what the federation tells a method besides its hyper-parameters
-    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary`, where it has one
-    ratio: ClassVar[float] = 1.0  # of all clients that take part in a round
+    # Set by the federation; these are not hyper-parameters.
+    auxiliary: ClassVar[Any] = None  # an `ensemble.Auxiliary`, if the federation has auxiliary data
+    ratio: ClassVar[float] = 1.0  # share of all clients that take part in a round
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """The same method with other hyper-parameters, unchecked: tensors where several runs are trained together."""
+        """A copy with other hyper-parameters, unchecked: they are tensors where several runs are trained together."""
         if not values:
             return self
         other = copy.copy(self)
@@ -33,28 +33,28 @@ class FedAvg:
 
     @property
     def auxiliary_data(self) -> bool:
-        """Whether its server needs data that belongs to no client."""
+        """Whether the server needs data that belongs to no client."""
         return False
 
     @property
     def heavy_ball(self) -> bool:
-        """Whether it computes with how plain momentum weighs the steps (`Result.drift_steps`)."""
+        """Whether the method relies on how plain momentum weights the steps (`Result.drift_steps`)."""
         return False
 
     def init_server(self, w: Weights) -> dict:
-        """State of the server before the first round."""
+        """The server's state before the first round."""
         return {}
 
     def init_client(self, w: Weights) -> dict:
-        """State of a client before it is first sampled."""
+        """A client's state before it is first sampled."""
         return {}
 
     def send(self, w_g: Weights, server: Tree) -> Weights:
-        """The weights that clients receive as theirs to start from: a client's `ctx.w_g`."""
+        """The weights that clients receive and start from: a client's `ctx.w_g`."""
         return w_g
 
     def broadcast(self, server: Tree) -> dict:
-        """What every client of the cohort receives besides those weights."""
+        """What every client of the cohort receives besides the weights."""
         return {}
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
@@ -62,16 +62,16 @@ class FedAvg:
         return batch.mean(cross_entropy(model(w, batch).logits, batch.y))
 
     def gradient(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> tuple[Weights, Tensor]:
-        """The direction of one local step, and the loss; for methods that look at more than one point."""
+        """The gradient of one local step, and the loss. Replaced by methods that need more than one point."""
         return tree.grad_and_value(lambda w: self.loss(model, w, batch, ctx), w)
 
     @property
     def measure_samples(self) -> int:
-        """How many of its samples a client looks at once more after training, in `measure`; 0: no such pass."""
+        """The number of its samples that a client passes to `measure` after training; 0: `measure` is not called."""
         return 0
 
     def measure(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> dict:
-        """After training: a tree of means over the samples of one batch. `finish` gets the mean over all batches."""
+        """Measure the trained model: a tree of means over one batch. `finish` receives the mean over all batches."""
         return {}
 
     def finish(self, result: Result, ctx: Context) -> Upload:
@@ -79,7 +79,7 @@ class FedAvg:
         return Upload(up={"delta": tree.sub(result.w, ctx.w_g)}, own={})
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """New global weights and server state, from the uploads stacked [client, ...] and the clients' weights `p`.
+        """The server step: new global weights and state, from uploads stacked [client, ...] and client weights `p`.
 
         `w_g` are the weights before `send`; `p` sums to 1, and `fraction * p` are shares of the whole federation."""
         return tree.add(w_g, tree.weighted_mean(up["delta"], p)), {}

@@ -16,7 +16,7 @@ from fedntd.tree import Tree, Weights
 class FedAvgM(FedAvg):
     """Momentum on the server."""
 
-    beta: float = 0.7  # how much of the last round's step is kept
+    beta: float = 0.7  # momentum: the share of the last round's step that is kept
 
     def __post_init__(self) -> None:
         require(0 <= self.beta < 1, f"must be at least 0 and below 1, not {self.beta}; 0 is FedAvg", "algorithm.beta")

@@ -14,18 +14,19 @@ from fedntd.tree import Tree, Weights
 
 @dataclass(frozen=True)
 class FedBE(FedAvg):
-    """The server learns on unlabelled data from an ensemble: models drawn around the clients' mean, and the clients'.
+    """The server distils an ensemble on unlabelled data: the clients' models, their mean, and models drawn around it.
 
-    Drawn from a Gaussian; the paper has a Dirichlet distribution as well. Numbers are those of the authors' code.
+    Models are drawn from a Gaussian; the paper has a Dirichlet distribution as well. The defaults are those of the
+    authors' code.
     """
 
-    samples: int = 10  # M, models that are drawn
+    samples: int = 10  # M, the number of models drawn
     epochs: int = 20  # passes over the unlabelled data that the server makes in a round
     lr: float = 1e-3  # of the server's SGD, with momentum 0.9 and weight decay 1e-5
     batch_size: int = 128  # of the server
-    sharpen: float = 0.5  # temperature that makes the ensemble's answers more decided; 1: as they are
+    sharpen: float = 0.5  # temperature that sharpens the ensemble's answers; 1 leaves them unchanged
     swa_start: int = 500  # stochastic weight averaging: the result is the mean of the weights after this step,
-    swa_every: int = 25  # taken every so many steps; the last weights where there are none
+    swa_every: int = 25  # taken at this interval of steps; if there are none, the last weights
 
     def __post_init__(self) -> None:
         for key, least in (("samples", 0), ("epochs", 0), ("batch_size", 1), ("swa_start", 0), ("swa_every", 1)):
@@ -43,7 +44,7 @@ class FedBE(FedAvg):
         return {"round": torch.zeros((), dtype=torch.int64)}
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """p(y | x) = the mean of the softmaxes of the drawn models, the clients' and their mean; then distil it."""
+        """Distil p(y | x), the mean of the softmaxes of the drawn models, the clients' models and their mean."""
         w, auxiliary, round = super().aggregate(w_g, server, up, p, fraction)[0], at_hand(self), server["round"] + 1
         steps = self.epochs * -(-len(auxiliary) // self.batch_size)
         if not steps:

@@ -19,11 +19,11 @@ from fedntd.tree import Tree, Weights
 
 @dataclass(frozen=True)
 class FedCurv(FedAvg):
-    """Elastic weight consolidation: weights that matter to other clients' models are held where those have them."""
+    """Elastic weight consolidation: weights that matter to other clients' models are held near their values there."""
 
     lam: float = 1.0  # lambda, strength of the consolidation
     s: int = 500  # samples with which a client measures how much each weight matters
-    per_sample: bool = True  # the true diagonal; false: squared gradients of minibatches, as the released code
+    per_sample: bool = True  # the true diagonal; false: squared minibatch gradients, as in the released code
 
     def __post_init__(self) -> None:
         require(self.lam >= 0, f"must be at least 0, not {self.lam}; 0 is FedAvg, the paper uses 1.0", "algorithm.lam")
@@ -39,9 +39,9 @@ class FedCurv(FedAvg):
         return dict(server)
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
-        """L_k(w) + lambda sum_{j != k} (w - w_j)^T diag(I_j) (w - w_j), the sum less what it is at w_g.
+        """L_k(w) + lambda sum_{j != k} (w - w_j)^T diag(I_j) (w - w_j), minus the value of the sum at w_g.
 
-        That is <P, w^2> - 2 <Q, w>, with P and Q the sums of the other clients' u and v, less the same at w_g.
+        The sum is <P, w^2> - 2 <Q, w> plus a constant, with P and Q the sums of the other clients' u and v.
         """
         P, Q = tree.sub(ctx.shared["U"], ctx.own["u"]), tree.sub(ctx.shared["V"], ctx.own["v"])
         slope = tree.map(lambda p, q, w, w_g: p * (w + w_g) - 2 * q, P, Q, w, ctx.w_g)
@@ -63,19 +63,19 @@ class FedCurv(FedAvg):
             return {"fisher": mean_squared_gradient(log_loss, w, batch)}
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # recurrent layers, for one
+        except RuntimeError as error:  # for example, from recurrent layers
             raise FedntdError(
                 "fedcurv cannot take this network's gradients sample by sample, since torch.vmap cannot run it; "
                 "use algorithm.per_sample = false"
             ) from error
 
     def finish(self, result: Result, ctx: Context) -> Upload:
-        """u = diag(I_k), v = diag(I_k) w_k; sent is what changed since this client's last time."""
+        """u = diag(I_k), v = diag(I_k) w_k. The client sends their change since it last took part."""
         own = {"u": result.measured["fisher"], "v": tree.map(Tensor.mul, result.measured["fisher"], result.w)}
         return Upload(up={"delta": tree.sub(result.w, ctx.w_g), "change": tree.sub(own, ctx.own)}, own=own)
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """U and V: sums over the latest u and v of all clients that ever took part."""
+        """FedAvg, and U and V: the sums of the latest u and v of all clients that ever took part."""
         change = tree.map(lambda leaf: leaf.sum(0), up["change"])
         U, V = tree.add(server["U"], change["u"]), tree.add(server["V"], change["v"])
         return tree.add(w_g, tree.weighted_mean(up["delta"], p)), {"U": U, "V": V}

@@ -16,9 +16,9 @@ from fedntd.tree import Weights
 
 @dataclass(frozen=True)
 class FedDecorr(FedAvg):
-    """Features are kept from becoming copies of one another.
+    """A penalty on correlated features keeps them from becoming copies of one another.
 
-    The released code has the off-diagonal part only, and about a batch size times as much of it.
+    The released code has the off-diagonal part only, larger by a factor of about the batch size.
     """
 
     beta: float = 0.1  # strength of the decorrelation
@@ -36,7 +36,7 @@ class FedDecorr(FedAvg):
 
 
 def correlation(z: Tensor, mask: Tensor | None, eps: float = 1e-8) -> Tensor:
-    """Of the columns of `z` over its real rows; a column that does not vary correlates with nothing."""
+    """The correlation matrix of the columns of `z` over its real rows. A constant column correlates with nothing."""
     real = torch.ones_like(z[:, :1], dtype=torch.bool) if mask is None else mask[:, None]
     z = torch.where(real, z, 0)
     z = torch.where(real, z - z.sum(0) / real.sum(), 0)

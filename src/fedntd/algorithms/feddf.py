@@ -17,13 +17,13 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
 
 @dataclass(frozen=True)
 class FedDF(FedAvg):
-    """From the clients' mean, the server goes on to learn what the clients' models say together on unlabelled data.
+    """Starting from the clients' mean, the server distils the ensemble of the clients' models on unlabelled data.
 
-    The authors stop when a validation set shows no more gain; there is none here, so `steps` are made.
+    The authors stop when a validation set shows no more gain. There is none here, so the number of steps is fixed.
     """
 
     steps: int = 10_000  # of the server in a round; the authors' largest number
-    lr: float = 1e-3  # of the server's Adam; it falls to 0 along a cosine
+    lr: float = 1e-3  # of the server's Adam; decays to 0 along a cosine
     batch_size: int = 128  # of the server
 
     def __post_init__(self) -> None:
@@ -39,8 +39,7 @@ class FedDF(FedAvg):
         return {"round": torch.zeros((), dtype=torch.int64)}
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """From w = sum_k p_k w_k, steps of Adam on KL(softmax(mean_k z_k) || softmax(z)): every client's logits count
-        the same."""
+        """From w = sum_k p_k w_k, Adam steps on KL(softmax(mean_k z_k) || softmax(z)); the mean is unweighted."""
         w, auxiliary, round = super().aggregate(w_g, server, up, p, fraction)[0], at_hand(self), server["round"] + 1
         if not self.steps:
             return w, {"round": round}
@@ -53,10 +52,10 @@ class FedDF(FedAvg):
         return student.weights(), {"round": round}
 
     def rates(self) -> Tensor:
-        """What Adam needs to know of each step: its learning rate over the bias of the gradients' mean, and the root of
-        the bias of their squares' mean: [step, 2].
+        """Adam's bias-corrected rates for each step, [step, 2]: lr / (1 - beta_1^t) and sqrt(1 - beta_2^t).
 
-        In float64, since in less the bias of the first steps, 1 - 0.999, would lose half of its digits."""
+        Computed in float64, because in float32 the first corrections, such as 1 - 0.999, would lose half their digits.
+        """
         t = np.arange(1, self.steps + 1)
         lr = self.lr * (1 + np.cos(np.pi * (t - 1) / self.steps)) / 2
         return torch.from_numpy(np.stack([lr / (1 - BETA1**t), np.sqrt(1 - BETA2**t)], 1))

@@ -15,9 +15,9 @@ from fedntd.tree import Tree, Weights
 
 @dataclass(frozen=True)
 class FedDyn(FedAvg):
-    """Each client's objective is bent by what it moved before, so that in the end all clients stop at one point."""
+    """Each client's objective is corrected by its earlier movements, so that all clients converge to one point."""
 
-    alpha: float = 0.1  # strength of the regulariser; the smaller, the further a round goes
+    alpha: float = 0.1  # strength of the regulariser; a smaller value lets a round go further
     uniform: bool = False  # h is the plain mean of all g_k, as in the released code; false: by the clients' weights
 
     def __post_init__(self) -> None:
@@ -30,7 +30,7 @@ class FedDyn(FedAvg):
         return {"g": tree.zeros_like(w)}
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
-        """L_k(w) - <g_k, w> + alpha/2 |w - w_g|^2, with g_k the gradient where the client last stopped."""
+        """L_k(w) - <g_k, w> + alpha/2 |w - w_g|^2, with g_k the gradient where the client's last training ended."""
         spring = self.alpha / 2 * tree.sqnorm(tree.sub(w, ctx.w_g))
         return super().loss(model, w, batch, ctx) - tree.dot(ctx.own["g"], w) + spring
 
@@ -40,7 +40,7 @@ class FedDyn(FedAvg):
         return Upload(up={"delta": delta}, own={"g": tree.sub(ctx.own["g"], tree.scale(self.alpha, delta))})
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """h: the mean of all g_k, also of those not sampled; w = mean of the local w - h / alpha."""
+        """h: the mean of g_k over all clients, sampled or not; w = mean of the local w - h / alpha."""
         step = tree.weighted_mean(up["delta"], p)
         if self.uniform:
             part = tree.map(lambda leaf: self.ratio * leaf.mean(0), up["delta"])

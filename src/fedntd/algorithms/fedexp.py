@@ -15,7 +15,8 @@ from fedntd.tree import Tree, Weights
 class FedExP(FedAvg):
     """The more the clients' updates cancel one another, the further the server goes along their mean.
 
-    Its weights swing from round to round, so the global model is the mean of the last two; clients go on from the last.
+    The server's weights oscillate from round to round. The global model is therefore the mean of the last two rounds'
+    weights; clients start from the last.
     """
 
     epsilon: float = 1e-3  # keeps the step finite where updates nearly cancel

@@ -1,4 +1,4 @@
-"""KD -> NTD: from distillation on all classes to that on the not-true ones (Lee et al. 2022, 'Comparison to KD')."""
+"""KD -> NTD: a mix of distillation on all and on the not-true classes (Lee et al. 2022, 'Comparison to KD')."""
 
 from dataclasses import dataclass
 

@@ -18,8 +18,8 @@ from fedntd.tree import Weights
 class FedLC(FedAvg):
     """Softmax cross-entropy of calibrated logits: rare classes must win by a larger margin, missing ones are left out.
 
-    The paper's equation leaves the true class out of the sum over classes as well, which has no lower bound; as in its
-    abstract and in public implementations, the sum here is the softmax's.
+    The paper's equation also omits the true class from the sum over classes, which leaves the loss without a lower
+    bound. Here the sum is that of a softmax, as in the paper's abstract and in public implementations.
     """
 
     tau: float = 0.5  # size of the margin between classes; the paper gives no value

@@ -14,13 +14,13 @@ from fedntd.tree import Weights
 
 @dataclass(frozen=True)
 class FedLMD(FedNTD):
-    """FedNTD whose teacher is asked for the client's minority classes only: the others are learnt from the data."""
+    """FedNTD with a teacher for the client's minority classes only: the others are learnt from the data."""
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:
         """L_CE + beta tau^2 KL(q_t || q_s): q_s without the true class, q_t without it and all majority classes.
 
-        A class is of the majority if the client has more samples of it than of the average class. A sample for which
-        no class is left is not distilled.
+        A majority class is one of which the client has more samples than of its average class. A sample for which no
+        class is left is not distilled.
         """
         z, z_g = model(w, batch).logits, model.frozen(ctx.w_g, batch).logits
         n = ctx.class_counts()

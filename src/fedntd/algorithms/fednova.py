@@ -13,10 +13,10 @@ from fedntd.tree import Tree, Weights
 
 @dataclass(frozen=True)
 class FedNova(FedAvg):
-    """Each update is divided by the client's own number of steps, so that busy clients do not pull harder.
+    """Each update is divided by the client's own number of steps, so that clients with more steps do not pull harder.
 
-    Where all clients make the same number of steps, as with sharding, this is FedAvg. The rows of FedNova in the paper
-    can therefore only come from the variant in the released code, 'fednova-released'.
+    Where all clients make the same number of steps, as with sharding, this is FedAvg. FedNova's rows in the paper of
+    FedNTD can therefore only come from the variant in its released code, 'fednova-released'.
     """
 
     @property
@@ -24,7 +24,7 @@ class FedNova(FedAvg):
         return True
 
     def finish(self, result: Result, ctx: Context) -> Upload:
-        """a: the steps that count, with momentum corrected for."""
+        """a: the number of steps, corrected for momentum."""
         delta = tree.sub(result.w, ctx.w_g)
         return Upload(up={"delta": delta, "a": result.drift_steps(ctx.momentum)}, own={})
 

@@ -1,7 +1,7 @@
 """FedNova as the released code of Lee et al. 2022 (FedNTD) runs it, with its 'cross-client variance reduction'.
 
 To FedNova (Wang et al. 2020) it adds a control variate weighted_d - d_i, but never updates weighted_d, which stays 0:
-a client that returns is pushed away from the direction d_i in which it went last time.
+a client that takes part again is pushed away from its last direction d_i.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedntd.tree import Tree, Weights
 
 @dataclass(frozen=True)
 class FedNovaReleased(FedAvg):
-    """FedNova, and every client subtracts its own last mean gradient."""
+    """FedNova in which every client subtracts its own last mean gradient."""
 
     @property
     def heavy_ball(self) -> bool:

@@ -14,9 +14,9 @@ from fedntd.tree import Weights
 
 @dataclass(frozen=True)
 class FedNTDMSE(FedAvg):
-    """FedNTD with logits instead of softmaxes; averaged over classes, which the paper leaves open."""
+    """FedNTD with logits instead of softmaxes. Squares are averaged over classes, which the paper leaves open."""
 
-    beta: float = 0.05  # strength of the distillation; the best of the paper's 0.001 to 0.3, at which last it fails
+    beta: float = 0.05  # strength of the distillation; the best of the paper's 0.001 to 0.3; training fails at 0.3
 
     def __post_init__(self) -> None:
         require(

@@ -16,11 +16,11 @@ from fedntd.tree import Tree, Weights
 class FedOpt(FedAvg):
     """An adaptive optimiser on the server: the clients' mean update is its gradient."""
 
-    rule: str = "adam"  # how the second moment is kept: "adam", "yogi" or "adagrad"
+    rule: str = "adam"  # update of the second moment: "adam", "yogi" or "adagrad"
     eta: float = 0.01  # the server's step size, which the paper tunes for each task
-    beta_1: float = 0.9  # how much of the last rounds' direction is kept
-    beta_2: float = 0.99  # how much of the last rounds' squared updates is kept; adagrad keeps them all
-    tau: float = 1e-3  # adaptivity: weights that move less than this in a round are hardly sped up
+    beta_1: float = 0.9  # decay of the first moment
+    beta_2: float = 0.99  # decay of the second moment; not used by adagrad, which sums all squared updates
+    tau: float = 1e-3  # adaptivity: bounds the speed-up of weights that move less than this in a round
 
     def __post_init__(self) -> None:
         require_one_of("algorithm.rule", self.rule, ("adam", "yogi", "adagrad"))

@@ -17,7 +17,7 @@ from fedntd.tree import Weights
 class FedSAM(FedAvg):
     """Clients use sharpness-aware minimisation (Foret et al. 2021): the gradient at the worst point nearby."""
 
-    rho: float = 0.05  # how far away that point is
+    rho: float = 0.05  # distance to that point
 
     def __post_init__(self) -> None:
         require(self.rho >= 0, f"must be at least 0, not {self.rho}; 0 is FedAvg", "algorithm.rho")

@@ -18,14 +18,14 @@ from fedntd.tree import Weights
 
 @dataclass(frozen=True)
 class FedSOL(FedAvg):
-    """The local gradient, taken where the weights are perturbed against the global model's view.
+    """The local gradient is taken at weights perturbed against the global model's view.
 
-    What the perturbation leaves of that gradient hardly changes the view. As in the authors' code.
+    Steps along it hardly change that view. As in the authors' code.
     """
 
     rho: float = 1.0  # size of the perturbation
-    tau: float = 3.0  # temperature of the distillation that tells the direction of the perturbation
-    adaptive: bool = True  # perturb each weight by how far it already is from the global one; false: all alike
+    tau: float = 3.0  # temperature of the distillation loss, whose gradient is the direction of the perturbation
+    adaptive: bool = True  # scale each weight's perturbation by its distance from the global one; false: all alike
 
     def __post_init__(self) -> None:
         require(self.rho >= 0, f"must be at least 0, not {self.rho}; 0 is FedAvg", "algorithm.rho")

@@ -1,4 +1,4 @@
-"""Terms that several methods are made of."""
+"""Loss terms that several methods share."""
 
 import torch
 from torch import Tensor
@@ -19,8 +19,8 @@ def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
 def not_true(z: Tensor, y: Tensor) -> Tensor:
     """The logits without that of the true class, in their order: [B, C] -> [B, C-1].
 
-    Those before the true class as they are, those after it moved up: no boolean indexing, which cannot be vectorised
-    over clients, and no gather, whose gradient would be a scatter.
+    Logits after the true class move up by one. This avoids boolean indexing, which cannot be vectorised over clients,
+    and a gather, whose gradient would be a scatter.
 
     >>> not_true(torch.tensor([[10., 20., 30.]]), torch.tensor([1]))
     tensor([[10., 30.]])
@@ -35,20 +35,20 @@ def kl(q_g: Tensor, log_q: Tensor) -> Tensor:
 
 
 def distillation(z: Tensor, z_g: Tensor, tau: float) -> Tensor:
-    """tau^2 KL(q_g || q) of the softmaxes at temperature tau; tau^2 keeps the gradient's size as tau grows."""
+    """tau^2 KL(q_g || q) of the softmaxes at temperature tau. The tau^2 keeps the gradient's size as tau grows."""
     return tau**2 * kl((z_g / tau).softmax(-1), (z / tau).log_softmax(-1))
 
 
 def features(out: Out) -> Tensor:
-    """What the last layer sees, [B, d]."""
+    """The features, which are the input of the last layer: [B, d]."""
     if out.z is None:
         raise FedntdError("this method compares features, so the model must return them: Out(logits, z), not logits")
     return out.z
 
 
-# --- on weights: terms that enter a loss once, whatever the batch -----------------------------------------------
+# --- on weights: terms that do not depend on the batch ----------------------------------------------------------
 
 
 def moved(w: Weights, direction: Weights, distance: float) -> Weights:
-    """`w`, `distance` away in `direction`; not moved at all where there is no direction."""
+    """`w` moved by `distance` along `direction`; not moved if `direction` is zero."""
     return tree.add(w, tree.scale(distance / (tree.sqnorm(direction).sqrt() + 1e-12), direction))

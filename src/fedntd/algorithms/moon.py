@@ -21,14 +21,14 @@ class Moon(FedAvg):
     """A client's features are pulled to those of the global model, and away from those of its own last model."""
 
     mu: float = 1.0  # strength of the contrast
-    tau: float = 0.5  # temperature of the contrast: the smaller, the sharper
+    tau: float = 0.5  # temperature of the contrast: smaller is sharper
 
     def __post_init__(self) -> None:
         require(self.mu >= 0, f"must be at least 0, not {self.mu}; 0 is FedAvg, the paper uses 1.0", "algorithm.mu")
         require(self.tau > 0, f"must be above 0, not {self.tau}; the paper uses 0.5", "algorithm.tau")
 
     def init_client(self, w: Weights) -> dict:
-        """Before its first round a client's last model is the initial global one."""
+        """Before its first round, a client's last model is the initial global one."""
         return {"w_prev": w}
 
     def loss(self, model: Model, w: Weights, batch: Batch, ctx: Context) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a method asks for beyond FedAvg: found out by letting one client of it train for one step, and counting."""
+"""What a method needs beyond FedAvg, counted while one client trains for one step."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -14,19 +14,19 @@ from fedntd.tree import Weights
 
 
 class Requirements(NamedTuple):
-    """Additional to FedAvg's, of one client; bytes are those of a round in which it takes part."""
+    """What one client needs in addition to FedAvg. Bytes are for a round in which it takes part."""
 
-    state_bytes: int  # kept by the client from one of its rounds to the next
+    state_bytes: int  # kept by the client between its rounds
     extra_up_bytes: int  # sent to the server besides the update of the weights
     extra_down_bytes: int  # received from the server besides the weights
     auxiliary_data: bool  # whether data is needed that belongs to no client
-    extra_forwards: int  # passes through the network, a step
-    extra_backwards: int  # and back
-    measure_samples: int  # samples that pass forth and back once more after training
+    extra_forwards: int  # forward passes per step
+    extra_backwards: int  # backward passes per step
+    measure_samples: int  # samples that pass forward and backward once more after training
 
 
 def requirements(algorithm: FedAvg, w: Weights) -> Requirements:
-    """Of a method on a network with weights `w`."""
+    """What `algorithm` needs beyond FedAvg for a network with weights `w`."""
     model, classes = CountingModel(), 3
     batch = Batch(torch.eye(classes, dtype=next(iter(w.values())).dtype), torch.arange(classes))
     server = algorithm.init_server(w)
@@ -49,7 +49,7 @@ def requirements(algorithm: FedAvg, w: Weights) -> Requirements:
 
 
 class CountingModel(Model):
-    """Takes any weights, hands on its input times their mean, and counts how often it is run and differentiated."""
+    """Takes any weights, returns its input times their mean, and counts how often it is run and differentiated."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -58,13 +58,13 @@ class CountingModel(Model):
     def __call__(self, w: Weights, batch: Batch) -> Out:
         self.calls["forward"] += 1
         scale = torch.stack([leaf.mean() for leaf in w.values()]).mean()
-        z = batch.x * Watched.apply(scale, self.calls)
+        z = batch.x * CountBackward.apply(scale, self.calls)
         maps = z[..., None, None]
         return Out(logits=z, z=z, taps=Taps(maps, maps, maps[:, :1], maps[:, :1]))
 
 
-class Watched(torch.autograd.Function):
-    """The identity; a gradient that passes is counted."""
+class CountBackward(torch.autograd.Function):
+    """The identity, which counts its backward passes."""
 
     generate_vmap_rule = True
 

@@ -17,7 +17,7 @@ from fedntd.tree import Tree, Weights
 class Scaffold(FedAvg):
     """Control variates: a client replaces its own mean gradient c_i by that of all clients, c."""
 
-    adaptive: bool = True  # divide by the steps that count under momentum, as the released code; false: by all steps
+    adaptive: bool = True  # divide by steps corrected for momentum, as in the released code; false: by plain steps
     uniform: bool = False  # c is the plain mean of all c_i, as in the released code; false: by the clients' weights
     eta_g: float = 1.0  # the server's step size
 
@@ -49,7 +49,7 @@ class Scaffold(FedAvg):
         return Upload(up={"delta": delta, "delta_c": delta_c}, own={"c_i": tree.add(ctx.own["c_i"], delta_c)})
 
     def aggregate(self, w_g: Weights, server: Tree, up: Tree, p: Tensor, fraction: float) -> tuple[Weights, dict]:
-        """c stays the mean of all c_i, also of those not sampled."""
+        """The server step, and c: the mean of c_i over all clients, sampled or not."""
         step = tree.scale(self.eta_g, tree.weighted_mean(up["delta"], p))
         if self.uniform:
             step_c = tree.map(lambda leaf: self.ratio * leaf.mean(0), up["delta_c"])

@@ -21,17 +21,19 @@ def alignment(model: Model, w_a: Weights, w_b: Weights, data: DevicePart, layer:
 
 
 def preferred_classes(model: Model, w: Weights, data: DevicePart, layer: str = "") -> Tensor:
-    """Of each neuron of the layer, the class with the largest mean activation: [neuron]. A class without samples is
-    preferred by none."""
+    """The class with the largest mean activation for each neuron of the layer, [neuron].
+
+    No neuron prefers a class without samples.
+    """
     return mean_activations(model, w, data, layer).nan_to_num(-torch.inf).argmax(0)
 
 
 @torch.no_grad()
 def mean_activations(model: Model, w: Weights, data: DevicePart, layer: str = "") -> Tensor:
-    """The mean activation of each neuron on the samples of each class: [class, neuron]; NaN of one without samples.
+    """The mean activation of each neuron on the samples of each class, [class, neuron]; NaN if a class has none.
 
-    `layer` is a module of the network by its name, whose output is taken; by default the features, what the last
-    layer sees. A channel of a convolution is one neuron: its mean over the image counts.
+    `layer` is the name of a module of the network, whose output is used. By default, these are the features, the input
+    of the last layer. A channel of a convolution is one neuron; its activation is the mean over the image.
     """
     classes = int(data.y.max()) + 1
     total, samples = torch.zeros(()), torch.zeros(classes, dtype=torch.float64, device=data.y.device)
@@ -45,7 +47,7 @@ def mean_activations(model: Model, w: Weights, data: DevicePart, layer: str = ""
 
 
 def activations(model: Model, w: Weights, batch: Batch, layer: str = "") -> Tensor:
-    """[sample, neuron]."""
+    """The activations of a layer on a batch, [sample, neuron]."""
     if not layer:
         z = model.frozen(w, batch).z
         if z is None:
@@ -53,16 +55,16 @@ def activations(model: Model, w: Weights, batch: Batch, layer: str = "") -> Tens
         return z
     modules = dict(model.module.named_modules())
     require_known(layer, filter(None, modules), f"the model has no layer '{layer}'")
-    caught: list[Tensor] = []
+    outputs: list[Tensor] = []
 
-    def catch(_: nn.Module, __: object, output: Tensor) -> None:
-        caught.append(output)
+    def keep_output(_: nn.Module, __: object, output: Tensor) -> None:
+        outputs.append(output)
 
-    hook = modules[layer].register_forward_hook(catch)
+    hook = modules[layer].register_forward_hook(keep_output)
     try:
         model.frozen(w, batch)
     finally:
         hook.remove()
-    if len(caught) != 1:
-        raise FedntdError(f"layer '{layer}' is used {len(caught)} times in a forward pass, so its output is not one")
-    return caught[0].flatten(2).mean(2) if caught[0].ndim > 2 else caught[0]
+    if len(outputs) != 1:
+        raise FedntdError(f"layer '{layer}' is used {len(outputs)} times in a forward pass, so it has no single output")
+    return outputs[0].flatten(2).mean(2) if outputs[0].ndim > 2 else outputs[0]

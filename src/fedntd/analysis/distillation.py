@@ -1,6 +1,6 @@
 """Proposition 2 (Lee et al. 2022): the divergence of a local model's answers from the global model's, on a client's own
-samples, splits into a part of the true classes, weighted by the in-local distribution p, and a part of the not-true
-classes, weighted by the out-local distribution p~."""
+samples, is the sum of two parts. That of the true classes is weighted by the in-local distribution p, that of the
+not-true classes by the out-local distribution p~."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from fedntd.runs.measures import Vector
 
 
 class KLSplit(NamedTuple):
-    """KL(q_g || q_l) at temperature tau, mean over the samples: `true + not_true` is all of it."""
+    """KL(q_g || q_l) at temperature tau, averaged over the samples: it is `true + not_true`."""
 
     true: float  # the terms c = y_i
     not_true: float  # the terms c != y_i
@@ -23,26 +23,26 @@ class KLSplit(NamedTuple):
 
     @property
     def true_by_p(self) -> float:
-        """The proposition's right-hand side: what `true` must equal."""
+        """The true classes' part by the proposition, which `true` must equal."""
         return float(self.p @ self.true_of_class)
 
     @property
     def not_true_by_p_out(self) -> float:
-        """What `not_true` / (C - 1) must equal."""
+        """The not-true classes' part by the proposition, which `not_true` / (C - 1) must equal."""
         return float(self.p_out @ self.not_true_of_class)
 
 
 def kl_split(z: Tensor, z_g: Tensor, y: Tensor, tau: float = 1.0) -> KLSplit:
-    """From logits [sample, class] of the local and the global model, and the true classes [sample]."""
+    """Split KL(q_g || q_l), given local logits z and global logits z_g [sample, class], and labels y [sample]."""
     z, z_g = z.detach().double().cpu(), z_g.detach().double().cpu()
     log_q, log_q_g = (z / tau).log_softmax(-1), (z_g / tau).log_softmax(-1)
     terms = (log_q_g.exp() * (log_q_g - log_q)).numpy()  # -q_g log(q_l / q_g), [sample, class]
     samples, classes = terms.shape
     is_true = (y.cpu()[:, None] == torch.arange(classes)).numpy()
 
-    def mean_over(chosen: np.ndarray) -> Vector:
-        count = chosen.sum(0)
-        return np.where(chosen, terms, 0).sum(0) / np.maximum(count, 1)
+    def mean_over(mask: np.ndarray) -> Vector:
+        count = mask.sum(0)
+        return np.where(mask, terms, 0).sum(0) / np.maximum(count, 1)
 
     p = is_true.mean(0)
     return KLSplit(

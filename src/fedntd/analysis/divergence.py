@@ -13,8 +13,8 @@ from fedntd.tree import Weights
 
 def weight_distances(w_g: Weights, w_k: dict[str, Any], order: float = 1) -> Vector:
     """||w_g - w_k|| of each client, from local weights stacked [client, ...]."""
-    moved = torch.cat([(w_k[name] - leaf).flatten(1) for name, leaf in w_g.items()], dim=1)
-    return torch.linalg.vector_norm(moved.double(), ord=order, dim=1).cpu().numpy()
+    movement = torch.cat([(w_k[name] - leaf).flatten(1) for name, leaf in w_g.items()], dim=1)
+    return torch.linalg.vector_norm(movement.double(), ord=order, dim=1).cpu().numpy()
 
 
 def distribution_distances(class_accuracy: Vector, p: Vector, order: float = 1) -> Vector:
@@ -23,20 +23,20 @@ def distribution_distances(class_accuracy: Vector, p: Vector, order: float = 1) 
 
 
 def underlying(class_accuracy: Vector) -> Vector:
-    """A_G, what stands for the distribution that the global model knows; uniform if it gets nothing right."""
+    """A_G, an estimate of the distribution that the global model knows; uniform if the model gets nothing right."""
     total = class_accuracy.sum()
     return class_accuracy / total if total > 0 else np.full(len(class_accuracy), 1 / len(class_accuracy))
 
 
 class Distances(NamedTuple):
-    """Of the cohort of one round, [client]."""
+    """The distances of each client in the cohort of one round, [client]."""
 
     weights: Vector
     distributions: Vector
 
 
 def distances(inside: Inside, p: Vector, order: float = 1) -> Distances:
-    """Of one watched round; `p` are the in-local distributions of all clients, [client, class]."""
+    """The distances in one watched round. `p` are the in-local distributions of all clients, [client, class]."""
     return Distances(
         weight_distances(inside.w_g, inside.w_k, order),
         distribution_distances(inside.before, p[inside.record.cohort], order),
@@ -51,11 +51,12 @@ class Correlation(NamedTuple):
 
 
 def correlation(a: Vector, b: Vector) -> Correlation:
-    """
+    """The correlation of two vectors.
+
     >>> correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 4.0, 9.0])).spearman
     1.0
     """
     from scipy import stats
 
-    found: list[Any] = [stats.pearsonr(a, b), stats.spearmanr(a, b)]  # scipy's own types do not tell
-    return Correlation(*(float(one.statistic) for one in found))
+    results: list[Any] = [stats.pearsonr(a, b), stats.spearmanr(a, b)]  # scipy's annotations are incomplete
+    return Correlation(*(float(result.statistic) for result in results))

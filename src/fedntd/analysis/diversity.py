@@ -1,4 +1,4 @@
-"""Gradient diversity (Lee et al. 2022, definition 2) and what proposition 1 says of it.
+"""Gradient diversity (Lee et al. 2022, definition 2) and proposition 1.
 
     Lambda = (1/K sum_k |grad f^k|^2) / |grad f|^2,    f = 1/K sum_k f^k
 
@@ -9,9 +9,9 @@ local gradients (p^k + beta p~^k) . g. Then, with V the mean over clients of the
     Lambda(beta) = 1 + C^2 V (1 - beta / (C - 1))^2 / (1 + beta)^2,
     dLambda/dbeta <= -M / (1 + beta)^2  for  beta <= C/2 - 1,    M = 2 C^3 V / (C - 1)^2.
 
-The printed proof leaves out the factor 1/K of grad f, and takes the mean of p^k over the classes for 1 instead of 1/C.
-So its formula is smaller by K^2, and has C^2 / K^2 where the 1 stands here, which can put Lambda below 1. The
-inequality, with M scaled likewise, is not touched by that.
+The printed proof omits the factor 1/K of grad f, and uses 1 instead of 1/C for the mean of p^k over the classes. Its
+formula is therefore smaller by a factor of K^2, and has C^2 / K^2 in place of the 1 above, so that Lambda can be below
+1. The inequality still holds, with M scaled likewise.
 """
 
 from collections.abc import Sequence
@@ -34,36 +34,35 @@ from fedntd.tree import Tree, Weights
 
 
 def gradient_diversity(gradients: Tree) -> float:
-    """Lambda of local gradients stacked [client, ...]."""
+    """Lambda, the gradient diversity of local gradients stacked [client, ...]."""
     gram = gram_matrix(gradients)
     return diversity_of_mixtures(gram, np.eye(len(gram)))
 
 
 def gram_matrix(gradients: Tree) -> Vector:
-    """Their inner products, [gradient, gradient]."""
-    pieces = [
-        piece for leaf in tree.leaves(gradients) for piece in leaf.flatten(1).split(2**18, dim=1)
-    ]  # not all at once
+    """The inner products of stacked gradients, [gradient, gradient]."""
+    # In pieces, because a float64 copy of all gradients would be large.
+    pieces = [piece for leaf in tree.leaves(gradients) for piece in leaf.flatten(1).split(2**18, dim=1)]
     return torch.stack([piece.double() @ piece.double().T for piece in pieces]).sum(0).cpu().numpy()
 
 
 def diversity_of_mixtures(gram: Vector, shares: Vector) -> float:
-    """Lambda of local gradients that are sums of given ones, grad f^k = sum_c shares[k, c] g_c.
+    """Lambda of local gradients that are mixtures of class-wise ones: grad f^k = sum_c shares[k, c] g_c.
 
-    `gram` are the inner products of the g_c, so that Lambda at many betas takes their gradients only once.
+    `gram` are the inner products of the g_c. They are computed once for Lambda at many betas.
     """
     mean = shares.mean(0)
     squares = np.einsum("kc,cd,kd->k", shares, gram, shares)
-    whole = float(mean @ gram @ mean)
-    require(whole > 0, "the mean of the gradients is zero, so their diversity has no value")
-    return float(squares.mean()) / whole
+    square_of_mean = float(mean @ gram @ mean)
+    require(square_of_mean > 0, "the mean of the gradients is zero, so their diversity is undefined")
+    return float(squares.mean()) / square_of_mean
 
 
 # --- gradients of a model ---------------------------------------------------------------------------------------
 
 
 def class_gradients(model: Model, w: Weights, data: DevicePart) -> dict:
-    """g_c = grad L_c(w), of the mean cross-entropy on the samples of class c: stacked [class, ...]."""
+    """g_c = grad L_c(w), the gradients of the mean cross-entropy on the samples of class c, stacked [class, ...]."""
     classes = int(data.y.max()) + 1
     zero = data.y.new_zeros((), dtype=model.storage)
     ctx = Context(w, {}, {}, zero, 0.0)
@@ -87,11 +86,11 @@ def local_gradients(
 def mean_gradient(
     algorithm: FedAvg, model: Model, w: Weights, data: DevicePart, places: Tensor, ctx: Context
 ) -> Weights:
-    """Of the objective on some samples of `data`, as they are tested: without augmentation."""
+    """The gradient of the objective on the samples of `data` at `places`, without augmentation."""
     total = tree.zeros_like(w)
-    for some in places.split(TEST_BATCH):
-        gradient, _ = algorithm.gradient(model, w, data.plain(some), ctx)
-        total = tree.add(total, tree.scale(len(some) / len(places), gradient))
+    for batch in places.split(TEST_BATCH):
+        gradient, _ = algorithm.gradient(model, w, data.plain(batch), ctx)
+        total = tree.add(total, tree.scale(len(batch) / len(places), gradient))
     return total
 
 
@@ -117,13 +116,13 @@ def slope(p: Vector, beta: float) -> float:
 
 
 def slope_bound(p: Vector, beta: float) -> float:
-    """-M / (1 + beta)^2, which the slope stays below while beta <= C/2 - 1."""
+    """-M / (1 + beta)^2, an upper bound of the slope for beta <= C/2 - 1."""
     check_uniform(p)
     return -constant(p) / (1 + beta) ** 2
 
 
 def diversity_bound(p: Vector, beta: float) -> float:
-    """What follows from `slope_bound` for Lambda itself: Lambda(0) - M beta / (1 + beta)."""
+    """The bound on Lambda that follows from `slope_bound`: Lambda(0) - M beta / (1 + beta)."""
     return closed_form(p, 0) - constant(p) * beta / (1 + beta)
 
 
@@ -134,7 +133,7 @@ def constant(p: Vector) -> float:
 
 
 def variance(p: Vector) -> float:
-    """V: over the classes of a client, its mean over clients."""
+    """V: the variance of p over a client's classes, averaged over clients."""
     return float(p.var(axis=1).mean())
 
 

@@ -1,8 +1,8 @@
 """The loss around a model: under Gaussian noise, along the Hessian's first eigenvectors, over a plane.
 
-A loss is given by its batches: the mean cross-entropy over their samples. Hessian-vector products are exact
-(torch.func), and eigenvalues come from Lanczos iterations with them (scipy), so that the Hessian itself is never built.
-They differentiate twice, which the CUDA convolutions of `fedntd.kernels` cannot: use a model and batches on a CPU.
+The loss is the mean cross-entropy over the samples of given batches. Hessian-vector products are exact (torch.func).
+Eigenvalues come from Lanczos iterations with these products (scipy), so the Hessian itself is never built. The products
+need second derivatives, which the CUDA convolutions of `fedntd.kernels` lack: use a model and batches on a CPU.
 """
 
 import warnings
@@ -25,7 +25,7 @@ from fedntd.tree import Weights
 
 
 class Loss:
-    """The mean cross-entropy of a model on some batches, as a function of its weights."""
+    """The mean cross-entropy of a model on given batches, as a function of its weights."""
 
     def __init__(self, model: Model, batches: Sequence[Batch]) -> None:
         self.model, self.batches = model, list(batches)
@@ -33,7 +33,7 @@ class Loss:
 
     @classmethod
     def on(cls, model: Model, part: DevicePart, samples: int = 0) -> "Loss":
-        """On the first so many samples of a dataset part; 0: on all."""
+        """The loss on the first `samples` samples of a dataset part; 0: on all."""
         count = min(samples, len(part)) if samples else len(part)
         return cls(model, [part.plain(places) for places in in_batches(count)])
 
@@ -45,18 +45,18 @@ class Loss:
         return float(sum(self.of_batch(w, batch) for batch in self.batches))
 
     def hessian_times(self, w: Weights, v: Weights) -> Weights:
-        """H v, batch by batch: how the gradient changes along v, which is faster than a gradient of a gradient."""
-        total, v = tree.zeros_like(w), {name: v[name] for name in w}  # in one order
+        """H v, batch by batch: the derivative of the gradient along v, faster than a gradient of a gradient."""
+        total, v = tree.zeros_like(w), {name: v[name] for name in w}  # v in the order of w
         for batch in self.batches:
             gradient = grad(lambda w, batch=batch: self.of_batch(w, batch))
-            with warnings.catch_warnings():  # torch's first forward-mode derivative compiles with its own old compiler
+            with warnings.catch_warnings():  # torch's first forward-mode derivative uses its own deprecated compiler
                 warnings.simplefilter("ignore", DeprecationWarning)
                 total = tree.add(total, jvp(gradient, (w,), (v,))[1])
         return total
 
 
 def perturbed_losses(loss: Loss, w: Weights, sigmas: Sequence[float], draws: int = 5, seed: int = 0) -> Vector:
-    """The loss at w + sigma * noise, noise ~ N(0, I): [sigma, draw]. The same noise serves every sigma."""
+    """The loss at w + sigma * noise with noise ~ N(0, I), [sigma, draw]. All sigmas use the same noise."""
     losses = np.zeros((len(sigmas), draws))
     for draw in range(draws):
         rng = generator(seed, "perturbation", draw)
@@ -74,13 +74,13 @@ class Eigenpairs(NamedTuple):
 
 
 def top_eigenpairs(loss: Loss, w: Weights, count: int = 2, tolerance: float = 1e-3, seed: int = 0) -> Eigenpairs:
-    """The largest eigenvalues of the loss's Hessian at w, and their directions."""
+    """The `count` largest eigenvalues of the loss's Hessian at w, and their eigenvectors."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     names = sorted(w)
     sizes = [w[name].numel() for name in names]
     total = sum(sizes)
-    require(1 <= count < total, f"of {total} weights, between 1 and {total - 1} eigenvalues can be had, not {count}")
+    require(1 <= count < total, f"count must lie in 1..{total - 1} for {total} weights, not {count}")
 
     def as_weights(flat: np.ndarray) -> Weights:
         pieces = torch.from_numpy(np.ascontiguousarray(flat).reshape(-1)).split(sizes)
@@ -107,7 +107,7 @@ def loss_surface(loss: Loss, w: Weights, first: Weights, second: Weights, at: Se
 
 
 class Landscape(NamedTuple):
-    """All that a picture of the loss around a model needs."""
+    """What a figure of the loss around a model needs."""
 
     loss: float  # at the model itself
     sigmas: Sequence[float]
@@ -128,7 +128,10 @@ def landscape(
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> Landscape:
-    """Noise of each sigma, and the plane of the two sharpest directions up to `reach` on `points` points each way."""
+    """The loss under noise of each sigma, and over the plane of the two sharpest directions.
+
+    The plane extends to `reach` on both sides of the model, with `points` points along each direction.
+    """
     loss = Loss(model, batches)
     values, (first, second) = top_eigenpairs(loss, w, 2, tolerance, seed)
     at = np.linspace(-reach, reach, points)

@@ -1,4 +1,4 @@
-"""Rounds with their local models: a run taken up from its folder, and training watched from inside."""
+"""Rounds with their local models: restore a run from its folder, and watch its training."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,12 +25,12 @@ from fedntd.tree import Tree, Weights
 
 
 def reopen(path: str | Path, trust: bool = False, **changes: Any) -> Federation:
-    """The federation of a run folder as its checkpoint has it, ready for the next round.
+    """The federation of a run folder, restored from its checkpoint and ready for the next round.
 
-    Code that its config names is imported: from fedntd and the current project at once, from elsewhere with `trust`.
+    Code that its config names is imported. Code from outside fedntd and the current project needs `trust`.
 
-    `changes` replace settings of the run, such as `algorithm=Choice("fedntd")` or `device="cpu"`: the weights stay, and
-    what the old algorithm kept at server and clients is forgotten with it.
+    `changes` replace settings of the run, such as `algorithm=Choice("fedntd")` or `device="cpu"`. With another
+    algorithm or server rule, the weights stay, and the states of the server and the clients are discarded.
     """
     path = Path(path)
     run = read_run(path)
@@ -42,9 +42,7 @@ def reopen(path: str | Path, trust: bool = False, **changes: Any) -> Federation:
     state = load_checkpoint(file, torch.device("cpu"))  # the device may not hold the state of all clients
     if (config.algorithm, config.server) != (run.config.algorithm, run.config.server):
         state = State(state.w, federation.algorithm.init_server(state.w), {}, state.round)
-    require(
-        not state.without_clients, f"{path} was kept without what its clients had learned; run it again with fedntd run"
-    )
+    require(not state.without_clients, f"{path} was saved without its clients' states; run it again with fedntd run")
     federation.restore(state, run.records[: state.round])
     return federation
 
@@ -53,7 +51,7 @@ def start_from(config: Config, w: Weights, round: int = 0) -> Federation:
     """A federation that begins with the weights `w`, as if `round` rounds were over."""
     federation = Federation(config)
     w = {name: leaf.to(federation.device, federation.storage) for name, leaf in w.items()}
-    federation.initial_w = w  # which clients begin their own states with: MOON's last model
+    federation.initial_w = w  # clients' own states start from these weights: MOON's last model
     federation.restore(State(w, federation.algorithm.init_server(w), {}, round), [])
     return federation
 
@@ -64,7 +62,7 @@ def next_cohort(federation: Federation) -> list[int]:
 
 
 def class_accuracy(federation: Federation, w: Weights) -> Vector:
-    """Of any weights, on the federation's test part: [class]."""
+    """The class-wise accuracy of weights `w` on the federation's test part, [class]."""
     engine = federation.engine
     return count(engine.model, w, engine.test_part, in_batches(len(engine.test_part)), engine.classes).class_accuracy
 
@@ -73,12 +71,12 @@ def class_accuracy(federation: Federation, w: Weights) -> Vector:
 
 
 class Inside(NamedTuple):
-    """A round and the models in it."""
+    """The record of a round, and its global and local models."""
 
     record: Record
     before: Vector  # class-wise accuracy of the global model before the round
-    w_g: Weights  # what clients began with: distributed global, W_G^(t-1), but for methods that send other weights
-    w_k: dict[str, Any]  # the cohort's models after training, every leaf [client, ...]: locals, W_L^(t)
+    w_g: Weights  # the weights that clients started from: W_G^(t-1), unless the method sends other weights
+    w_k: dict[str, Any]  # the cohort's local models after training, W_L^(t); every leaf is [client, ...]
     w: Weights  # the aggregated global model, W_G^(t)
 
     def local(self, i: int) -> Weights:
@@ -87,20 +85,20 @@ class Inside(NamedTuple):
 
 
 def watch(federation: Federation) -> Iterator[Inside]:
-    """Train as `for record in federation` does, and show each round from inside."""
+    """Train as `for record in federation` does, and yield each round with its models."""
     while not federation.finished:
         yield next_round(federation)
 
 
 def next_round(federation: Federation) -> Inside:
-    """Play one round, whether or not the run was meant to have so many."""
+    """Play one round, even beyond the run's number of rounds."""
     before = federation.history[-1] if federation.history else class_accuracy(federation, federation.state.w)
     w_g = federation.algorithm.send(federation.state.w, federation.state.server)
     delta: dict[str, Any] = {}
 
     def keep(_: Federation, up: Tree) -> None:
-        """All that the clients have sent: a robust rule would leave some of it."""
-        delta.update(tree.map(torch.clone, up["delta"]))  # an engine may use its memory again
+        """Keep the uploads of all clients, before a robust rule drops some."""
+        delta.update(tree.map(torch.clone, up["delta"]))  # cloned, because an engine may reuse its memory
 
     record = federation.play_round(on_uploads=keep)
     return Inside(record, before, w_g, tree.map(torch.add, delta, w_g), federation.state.w)
@@ -119,9 +117,9 @@ class Trace(NamedTuple):
 
 
 def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
-    """Train `client` as it would be in the next round, and test its model every so many steps and after the last.
+    """Train `client` as in the next round, and test its model at every `every`-th step and after the last.
 
-    The federation stays as it is.
+    The federation is not changed.
     """
     require(every >= 1, f"every must be at least 1, not {every}")
     config, engine, state = federation.config, federation.engine, federation.state
@@ -135,19 +133,19 @@ def trace_client(federation: Federation, client: int, every: int = 1) -> Trace:
 
     steps, accuracies = [0], [class_accuracy(federation, w_g)]
 
-    def test_now_and_then(step: int, w: Weights) -> None:
+    def test_at_interval(step: int, w: Weights) -> None:
         if step % every == 0 or step == task.plan.steps:
             steps.append(step)
             accuracies.append(class_accuracy(federation, w))
 
-    train_one(algorithm, engine.model, engine.optimiser, engine.train_part, task, ctx, on_step=test_now_and_then)
+    train_one(algorithm, engine.model, engine.optimiser, engine.train_part, task, ctx, on_step=test_at_interval)
     p = federation.p[client]
     inside, outside = [in_local(a, p) for a in accuracies], [out_local(a, p) for a in accuracies]
     return Trace(steps, np.array(accuracies), np.array(inside), np.array(outside))
 
 
 def out_of(p: Vector | Sequence[float]) -> Vector:
-    """The out-local distribution of in-local distributions [..., class]: (1 - p) / (C - 1), definition 1.
+    """The out-local distributions (1 - p) / (C - 1) of in-local distributions p [..., class] (definition 1).
 
     >>> out_of([0.5, 0.5, 0.0]).tolist()
     [0.25, 0.25, 0.5]

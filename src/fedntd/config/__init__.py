@@ -1,4 +1,4 @@
-"""The settings of a run: their schema, what their names stand for, TOML, presets, and building what they name."""
+"""The settings of a run: schema, registry of names, TOML, presets, and building what a config names."""
 
 from fedntd.support.moved import names_of
 

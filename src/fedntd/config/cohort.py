@@ -1,10 +1,10 @@
-"""Which clients train in a round: known from the settings alone."""
+"""The cohort of a round: it depends on the settings alone."""
 
 from fedntd.rng import generator
 
 
 def cohort(seed: int, round: int, clients: int, ratio: float) -> list[int]:
-    """The clients that train in this round: the same for every algorithm."""
+    """The clients that train in this round, which are the same for every algorithm."""
     size = cohort_size(clients, ratio)
     return sorted(generator(seed, "cohort", round).choice(clients, size, replace=False).tolist())
 

@@ -1,4 +1,4 @@
-"""Several runs from one table of settings: a key that is given a list of values stands for a run with each of them."""
+"""Several runs from one table of settings: a list of values stands for one run with each of them."""
 
 import itertools
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from fedntd.errors import require
 
 
 def expand(table: Mapping[str, Any], before: Mapping[str, Any] = {}) -> list[tuple[str, dict[str, Any]]]:
-    """Each combination of the listed values: a name made of what differs, and the table of that run.
+    """All combinations of the listed values: for each, a name made of these values, and the table of that run.
 
-    `seeds` is another word for `seed`. The name is empty where nothing is listed. `before` is the table that settings
-    were put into: where a name is listed that it has chosen itself, that run keeps its options.
+    `seeds` is another word for `seed`. The name is empty if the table has no lists. `before` is the table that settings
+    were applied to: a run whose listed name is the one that `before` already has keeps the options from there.
 
     >>> [name for name, _ in expand({"seeds": [0, 1], "algorithm": {"name": "fedntd", "beta": [0.5, 1.0]}})]
     ['seed=0,algorithm.beta=0.5', 'seed=0,algorithm.beta=1.0', 'seed=1,algorithm.beta=0.5', 'seed=1,algorithm.beta=1.0']
@@ -33,10 +33,10 @@ def expand(table: Mapping[str, Any], before: Mapping[str, Any] = {}) -> list[tup
     runs = []
     for values in itertools.product(*listed.values()):
         chosen = dict(zip(listed, values, strict=True))
-        one = {key: dict(section) if isinstance(section, Mapping) else section for key, section in table.items()}
+        run = {key: dict(section) if isinstance(section, Mapping) else section for key, section in table.items()}
         for (*section, key), value in chosen.items():
-            (one[section[0]] if section else one)[key] = value
+            (run[section[0]] if section else run)[key] = value
             if f"{'.'.join(section)}.{key}" in NAMES and value == name_in(before, section[0]):
-                one[section[0]] = {**before.get(section[0], {}), **one[section[0]]}
-        runs.append((",".join(f"{'.'.join(path)}={value}" for path, value in chosen.items()), one))
+                run[section[0]] = {**before.get(section[0], {}), **run[section[0]]}
+        runs.append((",".join(f"{'.'.join(path)}={value}" for path, value in chosen.items()), run))
     return runs

@@ -1,4 +1,4 @@
-"""Ready-made settings by name: `<dataset>-<partition>` with the paper's client numbers, epochs, batch and rates.
+"""Ready-made settings by name: `<dataset>-<partition>` has the paper's clients, epochs, batch size and learning rate.
 
 `TABLE1` lists the columns of Table 1; any other s or alpha works as well (`cifar10-s4`, `cifar10-lda1.0`, `mnist-iid`).
 """
@@ -29,8 +29,8 @@ TABLE1 = (
     *("cinic10-s2", "cinic10-lda0.1"),
 )
 
-# The paper's setting for MNIST (100 clients, ratio 0.1, s=2, 3 local epochs, batch 50, lr 0.01) on the images that are
-# inside the package, cut to 30 rounds so that it takes less than a minute on two cores.
+# The paper's setting for MNIST (100 clients, ratio 0.1, s=2, 3 local epochs, batch 50, lr 0.01) on the packaged images,
+# cut to 30 rounds so that it takes less than a minute on two cores.
 DEMO: dict[str, Any] = {
     "data": {"name": "fashion-mini"},
     "partition": {"name": "sharding", "s": 2},
@@ -39,7 +39,7 @@ DEMO: dict[str, Any] = {
 }
 
 
-# The paper's comparison with FedAlign, by the protocol of FedAlign's own code; experiments/fedalign.toml says more.
+# The paper's comparison with FedAlign, by the protocol of FedAlign's own code; see experiments/fedalign.toml.
 FEDALIGN: dict[str, Any] = {
     "data": {"name": "cifar10"},
     "partition": {"name": "lda", "alpha": 0.5},
@@ -71,7 +71,7 @@ def preset(name: str) -> dict[str, Any]:
     if dataset not in BASES or not (shards or alpha or split == "iid"):
         raise FedntdError(
             f"'{name}' is neither a config file nor a preset; {did_you_mean(name, (*WHOLE, *TABLE1))}; "
-            f"any s or alpha will do, such as cifar10-s4 or mnist-lda0.3"
+            f"any s or alpha works, such as cifar10-s4 or mnist-lda0.3"
         )
     if shards:
         partition = {"name": "sharding", "s": int(shards[1])}
@@ -84,9 +84,9 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def configure(source: str | Path | Mapping[str, Any], settings: Iterable[str] = (), trust: bool = False) -> Config:
-    """The config that a preset, a file or a table stands for, with some settings changed.
+    """The config of a preset, a TOML file or a table, changed by `settings` of the form "key=value".
 
-    The config of a run folder may name code from anywhere only if you `trust` it.
+    The config of a run folder may name code from outside fedntd and the current project only if you `trust` it.
 
     >>> configure("cifar10-s2", ["seed=3", "algorithm.beta=0.5"]).algorithm.options
     {'beta': 0.5, 'tau': 1.0}
@@ -98,8 +98,10 @@ def configure(source: str | Path | Mapping[str, Any], settings: Iterable[str] = 
 
 
 def find_table(source: str, trust: bool = False, of_run: bool = False) -> dict[str, Any]:
-    """The settings in a config file, or those that a preset stands for; `of_run`: it is that of a run folder, whatever
-    else is or is not there."""
+    """The table of settings in a config file, or of a preset.
+
+    `of_run`: treat the file as that of a run folder, even if no other file of a run is beside it.
+    """
     file = Path(source)
     if not (source.endswith(".toml") or file.is_file()):
         return preset(source)

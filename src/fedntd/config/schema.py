@@ -1,8 +1,7 @@
-"""The settings of a run: frozen dataclasses, which tables.py reads from TOML and writes back resolved.
+"""The settings of a run: frozen dataclasses, which `toml.py` reads from TOML and writes back with defaults filled in.
 
-Sections whose `name` picks a function or class (`partition`, `model`, `algorithm`, `server`, `robust`) take its own
-parameters as further keys (`choices.py`), so that a new method's hyper-parameters are config keys without being listed
-here.
+In the sections `partition`, `model`, `algorithm`, `server` and `robust`, `name` picks a function or class. Its
+parameters are further keys of the section (`registry.py`), so a new method's hyper-parameters need not be listed here.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +19,8 @@ CHOICES = ("partition", "model", "algorithm", "server", "robust")  # sections th
 class Data:
     name: str = "fashion-mini"  # a known dataset, or an import path "package.module:function" that returns a Dataset
     path: str = ""  # where the files are; empty: in the data folder (FEDNTD_DATA)
-    augment: bool = True  # crop, flip and Cutout as the dataset has them
-    train_size: int = 0  # only the first so many training samples; 0: all
+    augment: bool = True  # augment training images as the dataset defines it: crop, flip, Cutout
+    train_size: int = 0  # use only this many training samples, the first ones; 0: all
 
     def __post_init__(self) -> None:
         require(self.train_size >= 0, f"must be at least 0, not {self.train_size}", "data.train_size")
@@ -29,11 +28,11 @@ class Data:
 
 @dataclass(frozen=True)
 class AuxiliarySettings:
-    """Samples that belong to no client, without labels: for methods whose server learns from them."""
+    """Unlabelled samples that belong to no client, for methods whose server learns from them."""
 
-    name: str = ""  # as data.name; the last samples of that dataset's training part are used
+    name: str = ""  # as data.name; the last samples of the dataset's training part are used
     path: str = ""  # as data.path
-    samples: int = 0  # how many; 0: the whole training part
+    samples: int = 0  # number of samples; 0: the whole training part
 
     def __post_init__(self) -> None:
         require(self.samples >= 0, f"must be at least 0, not {self.samples}", "auxiliary.samples")
@@ -46,10 +45,10 @@ class AuxiliarySettings:
 
 @dataclass(frozen=True)
 class FederationSettings:
-    clients: int = 100  # K, how many clients share the training data
+    clients: int = 100  # K, number of clients that share the training data
     ratio: float = 0.1  # share of the clients that train in a round
     rounds: int = 200
-    local_epochs: int = 5  # E, passes over its own data that a client makes in a round
+    local_epochs: int = 5  # E, a client's passes over its own data in a round
     batch_size: int = 50
     drop_last: bool = False  # leave out the short last batch of an epoch, unless it is the only one
     aggregation: str = "size"  # a client's weight in the mean: "size" (eq. 2) or "uniform" (Algorithm 1)
@@ -69,7 +68,7 @@ class FederationSettings:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """SGD at the clients; its momentum starts at zero in every round."""
+    """The clients' SGD. Its momentum starts at zero in every round."""
 
     lr: float = 0.01
     momentum: float = 0.9
@@ -77,7 +76,7 @@ class Optimiser:
     decay: float = 0.99  # the learning rate is multiplied by this after each round
     nesterov: bool = False  # Nesterov's momentum
     proximal: float = 0.0  # mu of FedProx: a spring to the global weights, added to any method's gradient
-    clip: float = 0.0  # scale a gradient down to this norm where it is larger; 0: never
+    clip: float = 0.0  # largest norm of a gradient: a larger one is scaled down; 0: no clipping
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"must be above 0, not {self.lr}", "optimiser.lr")
@@ -91,7 +90,7 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Measure:
-    local_every: int = 1  # measure the trained local models every so many rounds; 0: never
+    local_every: int = 1  # interval in rounds at which the trained local models are measured; 0: never
 
     def __post_init__(self) -> None:
         require(self.local_every >= 0, f"must be at least 0, not {self.local_every}", "measure.local_every")
@@ -103,24 +102,24 @@ class Measure:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run; docs/configuration.md lists them. `configure` makes one of a preset, a file or a table."""
+    """All settings of a run; docs/configuration.md lists them. `configure` reads a preset, a file or a table."""
 
     seed: int = 0
     engine: str = "auto"  # "sequential": clients one by one; "vectorised": all in one step; auto: by the device
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: a GPU if there is one
-    # of forward and backward passes; weights and optimiser stay in fp32 ("fp64": all of it); auto: by the device
+    # of forward and backward passes; weights and optimiser stay in fp32, or fp64 for "fp64"; auto: by the device
     precision: str = "auto"
-    workers: int = 0  # clients trained side by side on a CPU, one thread each; 0: as many as cores
+    workers: int = 0  # clients trained in parallel on a CPU, one thread each; 0: one per core
     together: int = 0  # clients that the vectorised engine trains in one step; 0: the whole cohort
-    checkpoint_seconds: float = 10.0  # save the state when this long has passed since the last time; 0: every round
-    partition_seed: int | None = None  # deal the data by this seed instead of `seed`: one partition for all seeds
+    checkpoint_seconds: float = 10.0  # save a checkpoint when this long has passed since the last; 0: every round
+    partition_seed: int | None = None  # seed of the partition instead of `seed`: one partition for all seeds
     data: Data = Data()
     auxiliary: AuxiliarySettings = AuxiliarySettings()
     partition: Choice = Choice("sharding")
     model: Choice = Choice("cnn")
     algorithm: Choice = Choice("fedntd")
-    server: Choice = Choice("none")  # what the server makes of the step that the algorithm arrives at
-    robust: Choice = Choice("none")  # what is done to updates among which some may be wrong
+    server: Choice = Choice("none")  # server optimiser, applied to the step that the algorithm computes
+    robust: Choice = Choice("none")  # robust aggregation, for updates of which some may be wrong
     federation: FederationSettings = FederationSettings()
     optimiser: Optimiser = Optimiser()
     measure: Measure = Measure()
@@ -149,19 +148,21 @@ class Config:
 
     @property
     def dealing_seed(self) -> int:
-        """Of the partition."""
+        """The seed of the partition."""
         return self.seed if self.partition_seed is None else self.partition_seed
 
 
 def own_names(config: Config) -> dict[str, str]:
-    """The sections that name code of the user's own, and what they name."""
+    """The sections that name the user's own code, with the names."""
     names = {section: getattr(config, section).name for section in ("data", "auxiliary", *CHOICES)}
     return {section: name for section, name in names.items() if is_own(name)}
 
 
 def with_own_code(config: Config) -> Config:
-    """The config to train with: code of the user's own is imported, its settings are checked and its defaults filled
-    in. A config that was only read has not been through this."""
+    """The config to train with: import the user's own code, check its settings and fill in its defaults.
+
+    Reading a config does not do this.
+    """
     own = own_names(config)
     if not own:
         return config
@@ -174,7 +175,7 @@ def with_own_code(config: Config) -> Config:
 
 
 def check_method(config: Config) -> None:
-    """The method's own checks of its values, and whether it goes with the optimiser."""
+    """Run the method's own checks of its values, and check that it works with the optimiser."""
     algorithm = make_algorithm(config)
     require(
         not (config.optimiser.nesterov and algorithm.heavy_ball),
@@ -189,21 +190,21 @@ def make_algorithm(config: Config) -> FedAvg:
     if config.server.name != "none":
         try:
             rule = make_method("server", config.server)
-        except FedntdError as error:  # a rule does not know in which section it stands
+        except FedntdError as error:  # a rule's errors name the section "algorithm"
             raise error.in_section("server") from None
         algorithm = Composed(algorithm, rule)
     return algorithm.with_values({"ratio": share_of_cohort(config)})
 
 
 def share_of_cohort(config: Config) -> float:
-    """Of all clients, those that train in a round: `federation.ratio`, but for whole clients."""
+    """The share of clients that train in a round: `federation.ratio`, rounded to whole clients."""
     clients = config.federation.clients
     return cohort_size(clients, config.federation.ratio) / clients
 
 
 def make_method(section: str, choice: Choice) -> FedAvg:
-    made = call(section, choice)
-    taken = " and ".join(name for name in ("ratio", "auxiliary") if name in choice.options)
-    told = f"{section} '{choice.name}' has a setting '{taken}', which is the federation's name for something else"
-    require(not taken, f"{told}; give it another name")
-    return made
+    method = call(section, choice)
+    reserved = " and ".join(name for name in ("ratio", "auxiliary") if name in choice.options)
+    problem = f"{section} '{choice.name}' has a setting '{reserved}', which is the federation's name for something else"
+    require(not reserved, f"{problem}; give it another name")
+    return method

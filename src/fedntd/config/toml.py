@@ -1,4 +1,4 @@
-"""Settings as tables: read from TOML, changed one by one, written back, and compared."""
+"""Settings as tables: read from TOML, change single keys, write back, and compare."""
 
 import dataclasses
 import hashlib
@@ -24,9 +24,9 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            if elsewhere := in_another_section(key):
-                told = f"unknown key '{KEY}'; did you mean '{elsewhere}'?"
-                raise FedntdError(told, f"{path}{key}", value, [elsewhere])
+            if suggestion := in_another_section(key):
+                message = f"unknown key '{KEY}'; did you mean '{suggestion}'?"
+                raise FedntdError(message, f"{path}{key}", value, [suggestion])
             require_known(key, hints, f"unknown key '{KEY}'", f"{path}{key}")
         kind = hints[key]
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -49,12 +49,12 @@ def build(cls: type, table: Mapping[str, Any], path: str = "") -> Any:
 
 
 def in_another_section(key: str) -> str:
-    """Where a key belongs that was written without its section, in another, or in short: `rounds`, `federation.lr`,
-    `epochs`, `alpha`."""
-    last = {known: known.split(".")[-1] for known in flat(Config()) if "." in known}
+    """The full key that was probably meant, or "". The key may lack its section, be in a wrong one, or be shortened:
+    `rounds`, `federation.lr`, `epochs`, `alpha`."""
+    last_parts = {known: known.split(".")[-1] for known in flat(Config()) if "." in known}
     keys = (
-        [known for known, word in last.items() if word == key]
-        or [known for known, word in last.items() if key in word.split("_")]
+        [known for known, last in last_parts.items() if last == key]
+        or [known for known, last in last_parts.items() if key in last.split("_")]
         or [f"{section}.{key}" for section in CHOICES if key in all_options(section)]
     )
     return keys[0] if keys and key != "name" else ""  # most sections have a name
@@ -65,43 +65,44 @@ def type_hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-# `protocol` in a table stands for these settings, over which the table's own go; a Config has only the settings.
+# `protocol` in a table stands for these settings. The table's own settings override them. A Config has no `protocol`.
 PROTOCOLS: dict[str, dict[str, Any]] = {
-    "released": {"optimiser": {"lr": 0.01}},  # as the authors' code
+    "released": {"optimiser": {"lr": 0.01}},  # as in the authors' code
     "published": {"optimiser": {"lr": 0.003}},  # comes closest to the printed figures: docs/results.md
 }
 
 
 def from_table(table: Mapping[str, Any]) -> Config:
+    """The config that a table of settings stands for; missing keys have their defaults."""
     table = dict(table)
     require(
         "preset" not in table,
-        "a preset is no key, but a name in place of a file, as in: fedntd run cifar10-s2 --set seed=1",
+        "'preset' is not a key; name a preset in place of a file, as in: fedntd run cifar10-s2 --set seed=1",
     )
     protocol = typed("protocol", table.pop("protocol", "released"), str)
     require_one_of("protocol", protocol, PROTOCOLS)
     for section, values in PROTOCOLS[protocol].items():
-        given = table.get(section, {})
-        table[section] = {**values, **given} if isinstance(given, Mapping) else given
+        own = table.get(section, {})
+        table[section] = {**values, **own} if isinstance(own, Mapping) else own
     return build(Config, table)
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:
         raise FedntdError(f"there is no config file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise FedntdError(f"{path} cannot be read: {error}") from error
-    except ValueError as error:  # also a number of thousands of digits
+    except ValueError as error:  # also raised for integers with thousands of digits
         raise FedntdError(f"{path} is not valid TOML: {error}") from error
 
 
 def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """The table with each "section.key=value" of `settings` put in; a value is read as TOML, else as a plain string.
+    """The table with each "section.key=value" of `settings` applied. A value is read as TOML, else as a plain string.
 
-    Another partition, model or algorithm does not take over the keys of the one before; the same one keeps its own.
+    Choosing another partition, model or algorithm drops the options of the previous one; naming the same keeps them.
 
     >>> with_settings({"seed": 0, "algorithm": {"beta": 0.3}}, ["seed=3", "algorithm.name=fedavg"])
     {'seed': 3, 'algorithm': {'name': 'fedavg'}}
@@ -128,15 +129,16 @@ def with_settings(table: Mapping[str, Any], settings: Iterable[str]) -> dict[str
 
 
 def name_in(table: Mapping[str, Any], section: str) -> Any:
-    """What the table chooses in this section, if only by default."""
-    chosen = table.get(section, {})
-    return chosen.get("name", getattr(Config, section).name) if isinstance(chosen, Mapping) else None
+    """The name that the table has in this section, or the default."""
+    values = table.get(section, {})
+    return values.get("name", getattr(Config, section).name) if isinstance(values, Mapping) else None
 
 
-# --- and back ---------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------
 
 
 def to_table(config: Config) -> dict[str, Any]:
+    """The nested table of a config, with all keys."""
     table: dict[str, Any] = {}
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
@@ -150,7 +152,7 @@ def to_table(config: Config) -> dict[str, Any]:
 
 
 def to_toml(config: Config) -> str:
-    """TOML text that reads back as the same config; a key that is None has no TOML form and is left out."""
+    """TOML text that reads back as the same config. A key that is None has no TOML form and is left out."""
     table = to_table(config)
     plain = {k: v for k, v in table.items() if not isinstance(v, dict) and v is not None}
     sections = {k: v for k, v in table.items() if isinstance(v, dict)}
@@ -165,7 +167,7 @@ def toml_line(key: str, value: Any) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """What has no other form here, such as a date, goes in as text, so that the key's own check tells of it.
+    """A value in TOML. Values of other types, such as dates, become text, so that the key's own check rejects them.
 
     >>> toml_value({"shares": [0.5, math.inf], "of": {"cats": True}})
     '{"shares" = [0.5, inf], "of" = {"cats" = true}}'
@@ -176,12 +178,12 @@ def toml_value(value: Any) -> str:
         return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    # JSON's strings, numbers and booleans are TOML's, but for one character that TOML wants escaped
+    # JSON writes strings, numbers and booleans as TOML does, except for one character that TOML wants escaped.
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """{"federation.rounds": 200, ...}: for tables and for finding what differs between runs."""
+    """The settings by full key, {"federation.rounds": 200, ...}: for tables and for comparing runs."""
     return {
         f"{key}.{name}" if name else key: value
         for key, section in to_table(config).items()
@@ -193,14 +195,16 @@ HOW = ("engine", "device", "workers", "together", "checkpoint_seconds")
 
 
 def how(settings: Mapping[str, Any]) -> set[str]:
-    """The keys that say how and where a run is computed, which does not make it another run. Where files are is such a
-    key for datasets that are known by name; others are what their files are."""
+    """The keys that say how and where a run is computed, but not what it computes.
+
+    They include the path of a dataset that is known by name. Any other dataset is identified by its path.
+    """
     known = ("", "fashion-mini", *SOURCES)
     return {*HOW, *(f"{section}.path" for section in ("data", "auxiliary") if settings[f"{section}.name"] in known)}
 
 
 def identity(config: Config) -> str:
-    """A short name for what a run computes: the same for configs that differ only in how and where it is done.
+    """A hash of what a run computes: the same for configs that differ only in how and where it is computed.
 
     >>> identity(Config(seed=1)) == identity(Config(seed=1, workers=2)) != identity(Config(seed=2, workers=2))
     True

@@ -1,4 +1,4 @@
-"""Samples without labels that belong to no client, for methods whose server learns from them."""
+"""Unlabelled samples that belong to no client, for methods whose server learns from them."""
 
 import torch
 from torch import Tensor
@@ -11,16 +11,16 @@ from fedntd.errors import FedntdError, require
 
 
 def unlabelled(config: Config, owned: Tensor, given: Dataset | Tensor | None = None) -> Part:
-    """The samples that `auxiliary` names, or those `given` in Python; their labels are thrown away.
+    """The samples that the section `auxiliary` names, or those `given` in Python. Their labels are discarded.
 
-    They are the last of their dataset's training part, so that clients can have the first (`data.train_size`), which
-    are the `owned` ones.
+    The last samples of the dataset's training part are used, so that the clients can own the first ones
+    (`data.train_size`). `owned` are the clients' samples.
     """
     wanted = config.auxiliary
     require(
         given is not None or wanted.name != "",
         f"algorithm '{config.algorithm.name}' learns from samples that belong to no client; "
-        f"say in auxiliary.name of which dataset they are",
+        f"name their dataset in auxiliary.name",
     )
     x = given if isinstance(given, Tensor) else (given or load_auxiliary(config)).train.x
     count = wanted.samples or len(x)
@@ -31,7 +31,7 @@ def unlabelled(config: Config, owned: Tensor, given: Dataset | Tensor | None = N
         or (wanted.name, wanted.path) != (config.data.name, config.data.path)
         or used + count <= len(x),
         f"auxiliary.name = '{wanted.name}' is the clients' own dataset: they have the first {used} of its {len(x)} "
-        f"training samples, so that {count} cannot be auxiliary; lower data.train_size or auxiliary.samples",
+        f"training samples, so {count} cannot be auxiliary; lower data.train_size or auxiliary.samples",
     )
     require(
         x.shape[1:] == owned.shape[1:] and kind_of(x) == kind_of(owned),
@@ -44,5 +44,5 @@ def unlabelled(config: Config, owned: Tensor, given: Dataset | Tensor | None = N
 def load_auxiliary(config: Config) -> Dataset:
     try:
         return load(target("auxiliary", config.auxiliary.name), config.auxiliary.path, augment=False, train_size=0)
-    except FedntdError as error:  # a loader does not know in which section it was named
+    except FedntdError as error:  # a loader's errors name the section "data"
         raise error.in_section("auxiliary") from None

@@ -1,4 +1,4 @@
-"""Datasets, and who gets which of their samples."""
+"""Datasets, and partitions of their samples among clients."""
 
 from typing import TYPE_CHECKING
 

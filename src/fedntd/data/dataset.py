@@ -1,4 +1,4 @@
-"""A dataset in memory: samples and labels of a training and a test part, and how they are shown to a model."""
+"""A dataset in memory: a training and a test part, class names, normalisation and augmentation."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -11,21 +11,21 @@ from fedntd.errors import FedntdError, require
 
 
 class Part(NamedTuple):
-    """Samples and their labels: the training or the test half of a dataset."""
+    """Samples and their labels: the training or the test part of a dataset."""
 
-    x: Tensor  # uint8 images [N, channel, height, width], or float or int64 samples of any shape, used as they are
+    x: Tensor  # uint8 images [N, channel, height, width]; or float or int64 samples of any shape, not normalised
     y: Tensor  # int64 [N]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test samples with their labels, class names, and how samples are shown to a network."""
+    """Training and test samples with labels, class names, normalisation and augmentation."""
 
     name: str
     train: Part
     test: Part
     classes: tuple[str, ...]
-    mean: tuple[float, ...] = ()  # of the pixels scaled to 0..1, one a channel; for uint8 images only
+    mean: tuple[float, ...] = ()  # of the pixels scaled to 0..1, one per channel; for uint8 images only
     std: tuple[float, ...] = ()
     augment: Augment | None = None
 
@@ -44,7 +44,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """The shape of one sample."""
         return tuple(self.train.x.shape[1:])
 
 
@@ -53,7 +53,7 @@ def kind_of(x: Tensor) -> str:
 
 
 def check_kinds(where: str, train: Tensor, test: Tensor, augment: Augment | None) -> None:
-    """Both parts have samples of one kind, and one that can be augmented as is asked for."""
+    """Check that both parts hold samples of one kind, and that these can be augmented if `augment` is given."""
     require(
         train.shape[1:] == test.shape[1:] and kind_of(train) == kind_of(test),
         f"{where}: training samples are {list(train.shape[1:])} of {train.dtype}, test samples "
@@ -68,19 +68,19 @@ def check_kinds(where: str, train: Tensor, test: Tensor, augment: Augment | None
 def check_part(
     where: str, part: Part, classes: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> None:
-    """One sentence about samples that cannot be used, with `where` at its head."""
+    """Check that samples and labels can be used. Errors begin with `where`."""
     x, y = part
     require(len(x) == len(y), f"{where}: {len(x)} samples but {len(y)} labels")
     require(len(x) > 0, f"{where}: there are no samples")
-    require(y.ndim == 1, f"{where}: labels must be one number a sample, not {list(y.shape[1:])}")
+    require(y.ndim == 1, f"{where}: labels must be one number per sample, not {list(y.shape[1:])}")
     require(y.dtype == torch.int64, f"{where}: labels must be int64, not {y.dtype}; y.long() makes them so")
     require(
         x.dtype in (torch.uint8, torch.int64) or x.is_floating_point(),
         f"{where}: samples must be uint8 images, floating-point or int64, not {x.dtype}",
     )
-    nameless = [c for c in classes if not isinstance(c, str)]
+    non_text = [c for c in classes if not isinstance(c, str)]
     require(
-        not nameless, f"{where}: classes are named by text, not by {nameless[:1]}; map(str, ...) makes names of them"
+        not non_text, f"{where}: classes are named by text, not by {non_text[:1]}; map(str, ...) makes names of them"
     )
     require(
         bool(y.min() >= 0) and int(y.max()) < len(classes),
@@ -116,18 +116,21 @@ def from_tensors(
     classes: tuple[str, ...] | None = None,
     augment: Augment | None = None,
 ) -> Dataset:
-    """A dataset from tensors in memory. Mean and std of uint8 images are measured on the training part."""
+    """A dataset from tensors in memory: `train` and `test` are pairs of samples and labels.
+
+    Mean and std of uint8 images are measured on the training part. Classes are named "0", "1", ... by default.
+    """
     for part, pair in (("training", train), ("test", test)):
-        for what, values in zip(("samples", "labels"), pair, strict=True):
+        for noun, values in zip(("samples", "labels"), pair, strict=True):
             require(
                 isinstance(values, Tensor),
-                f"dataset '{name}', {part} part: {what} must be a tensor, not {type(values).__name__}; "
+                f"dataset '{name}', {part} part: {noun} must be a tensor, not {type(values).__name__}; "
                 f"torch.as_tensor makes one",
             )
     mean = std = ()
     x = train[0]
     if x.dtype == torch.uint8 and x.ndim == 4:
-        # integer sums are exact, and no float copy of the whole set is made
+        # Integer sums are exact, and avoid a float copy of the whole dataset.
         count = x.numel() / x.shape[1]
         first = x.sum((0, 2, 3), dtype=torch.int64).double() / count
         second = torch.stack([(x[:, c].int() ** 2).sum(dtype=torch.int64) for c in range(x.shape[1])]).double() / count
@@ -141,7 +144,7 @@ def from_tensors(
 
 
 def first_samples(dataset: Dataset, count: int) -> Dataset:
-    """The dataset with only the first `count` training samples."""
+    """The same dataset with only the first `count` training samples."""
     available = len(dataset.train.y)
     require(
         count <= available,

@@ -1,4 +1,4 @@
-"""The datasets by name. A loader takes the path of the files ("": the data folder) and never downloads."""
+"""The datasets by name. A loader takes the path of the files ("" for the data folder) and never downloads."""
 
 import inspect
 from collections.abc import Callable
@@ -30,7 +30,7 @@ CROP_FLIP_CUTOUT = Augment(pad=4, flip=True, cutout=16)
 
 
 def find(name: str, path: str) -> tuple[Path, list[str]]:
-    """The folder with the dataset's files, and their names."""
+    """The folder that holds the dataset's files, and the names of these files."""
     root = Path(path).expanduser() if path else folder_of(name)
     for folder, files in present(name, root):
         return folder, list(files)
@@ -78,11 +78,11 @@ def cifar(name: str, path: str, classes: int) -> tuple[Part, Part]:
     folder, files = find(name, path)
     read = readers.cifar_binary if files[0].endswith(".bin") else readers.cifar_pickle
     *train, test = (read(either(folder, file), classes) for file in files)
-    return readers.joined(train), test
+    return readers.concatenate(train), test
 
 
 def cinic10(path: str) -> Dataset:
-    """The 90,000 training and the 90,000 test images; the validation images are left alone."""
+    """The 90,000 training and the 90,000 test images; the validation images are not used."""
     folder, _ = find("cinic10", path)
     mean, std = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
     train, test = readers.cinic(folder, CINIC_CLASSES)
@@ -90,15 +90,15 @@ def cinic10(path: str) -> Dataset:
 
 
 def folder(path: str) -> Dataset:
-    needs = f"dataset 'folder' needs {KEY}: a folder with images in train/<class>/ and test/<class>/"
-    require(path != "", needs, "data.path")
+    message = f"dataset 'folder' needs {KEY}: a folder with images in train/<class>/ and test/<class>/"
+    require(path != "", message, "data.path")
     train, test, classes = readers.image_folder(Path(path).expanduser())
     return from_tensors("folder", train, test, classes)
 
 
 def npz(path: str) -> Dataset:
-    needs = f"dataset 'npz' needs {KEY}: an .npz file with x_train, y_train, x_test, y_test"
-    require(path != "", needs, "data.path")
+    message = f"dataset 'npz' needs {KEY}: an .npz file with x_train, y_train, x_test, y_test"
+    require(path != "", message, "data.path")
     return from_tensors("npz", *readers.npz(Path(path).expanduser()))
 
 
@@ -115,18 +115,18 @@ DATASETS: dict[str, Callable[[str], Dataset]] = {
 
 
 def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) -> Dataset:
-    """What `loader`, one of the above or the user's own, returns; checked, and made as is asked for."""
+    """Call `loader`, one of the above or the user's own; check its dataset, and apply `augment` and `train_size`."""
     name = getattr(loader, "__name__", str(loader))
     parameters = list(inspect.signature(loader).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     require(bool(positional or not path), f"= '{path}' is of no use: the loader '{name}' takes no path", "data.path")
-    # A loader's own default is worth more than an empty path.
+    # An empty path must not replace the loader's own default.
     wants_path = bool(positional) and (path != "" or positional[0].default is inspect.Parameter.empty)
     try:
         dataset = loader(path) if wants_path else loader()
     except FedntdError:
         raise
-    except Exception as error:  # whatever a loader of the user's own stumbles over
+    except Exception as error:  # a user's loader may raise anything
         raise FedntdError(f"the data loader '{name}' failed: {reason(error)}") from error
     if not isinstance(dataset, Dataset):
         raise FedntdError(
@@ -137,7 +137,7 @@ def load(loader: Callable[..., Any], path: str, augment: bool, train_size: int) 
 
 
 def as_asked(dataset: Dataset, augment: bool, train_size: int) -> Dataset:
-    """Not augmented unless it shall be, and cut to `train_size` (0: not cut)."""
+    """The dataset without augmentation unless `augment`, cut to the first `train_size` training samples (0: all)."""
     if not augment:
         dataset = replace(dataset, augment=None)
     return first_samples(dataset, train_size) if train_size else dataset

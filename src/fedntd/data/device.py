@@ -1,4 +1,4 @@
-"""A dataset part on the device it is used on: batches are gathered, augmented and normalised there, as a whole."""
+"""A dataset part on its device. Whole batches are gathered, augmented and normalised there."""
 
 import numpy as np
 import torch
@@ -11,8 +11,11 @@ from fedntd.models.functional import Batch
 
 
 class DevicePart:
-    """uint8 images are kept as pixels [N, H, W, C], so that augmenting is one gather of whole pixels and its result has
-    the channels last, the layout in which convolutions are fastest on a CPU. Other samples are kept as they are."""
+    """A dataset part on a device.
+
+    uint8 images are stored as [N, H, W, C]. Augmentation is then one gather of whole pixels, and its result has the
+    channels last, which is the fastest layout for convolutions on a CPU. Other samples keep their layout.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class DevicePart:
         if not self.is_image:
             self.samples = part.x.to(device, dtype if part.x.is_floating_point() else part.x.dtype)
             return
-        # [N, H, W, C]; a clone, since contiguous() leaves the strides of a single channel as they are
+        # [N, H, W, C]. Cloned, because contiguous() would not change the strides of a single channel.
         self.samples = part.x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).to(device)
         self.scale = (1 / (255 * torch.tensor(std, dtype=torch.float64))).to(device, dtype)
         self.shift = (torch.tensor(mean, dtype=torch.float64) / torch.tensor(std, dtype=torch.float64)).to(
@@ -40,17 +43,17 @@ class DevicePart:
         return len(self.y)
 
     def plain(self, samples: slice | Tensor) -> Batch:
-        """Samples as they are tested: normalised, not augmented."""
+        """A batch for testing: normalised, not augmented."""
         x = self.samples[samples]
         return Batch(channels_first(self.normalise(x)) if self.is_image else x, self.y[samples])
 
     def batch(self, samples: NDArray[np.int64], draws: Draws | None) -> Batch:
-        """Samples as they are trained on."""
+        """A batch for training: augmented by `draws`, if there are any, and normalised."""
         index = torch.from_numpy(samples).to(self.device, non_blocking=True)
         return self.gather(index, Draws(*(d.to(self.device, non_blocking=True) for d in draws)) if draws else None)
 
     def gather(self, index: Tensor, draws: Draws | None) -> Batch:
-        """The same, given all on the device."""
+        """Like `batch`, with `index` and `draws` already on the device."""
         if draws is None or self.augment is None or not self.is_image:
             return self.plain(index)
         _, height, width, channels = self.samples.shape
@@ -69,5 +72,5 @@ class DevicePart:
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """[B, H, W, C] as torch's [B, C, H, W]; nothing is moved, so that memory keeps the channels last."""
+    """A view of [B, H, W, C] as torch's [B, C, H, W]. No data is moved: memory stays channels-last."""
     return x.permute(0, 3, 1, 2)

@@ -1,7 +1,6 @@
-"""The data folder: what each dataset holds, which files belong to it, where they are published, getting and checking
-them.
+"""The data folder: the contents and files of each dataset, where they are published, downloading and checking them.
 
-pooch, which does the downloading, is imported only when something is fetched.
+pooch does the downloading. It is imported only when something is fetched.
 """
 
 import gzip
@@ -21,9 +20,11 @@ from fedntd.errors import FedntdError, require, require_known
 
 
 class Source(NamedTuple):
+    """A published file."""
+
     file: str
-    size: int
-    checksum: str  # of the file as it is downloaded, as published
+    size: int  # in bytes
+    checksum: str  # of the downloaded file, as its publisher states it
     urls: tuple[str, ...]  # tried in turn
 
 
@@ -42,7 +43,7 @@ CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog",
 
 
 class DatasetSummary(NamedTuple):
-    """What a dataset is known to hold, without reading it."""
+    """The size of a dataset, known without reading it: numbers of samples and classes, and a sample's shape."""
 
     train: int
     test: int
@@ -61,6 +62,7 @@ SUMMARIES = {
 
 
 def source(file: str, size: int, checksum: str, folders: tuple[str, ...]) -> Source:
+    """A file that is published under the same name in several folders."""
     return Source(file, size, checksum, tuple(folder + file for folder in folders))
 
 
@@ -88,8 +90,8 @@ def idx_files(*checksums: str) -> dict[str, dict[str, str]]:
     return {"": {f"{stem}-ubyte": f"sha256:{c}" for stem, c in zip(stems, checksums, strict=True)}}
 
 
-# dataset -> folder (the files may also lie one level up) -> file -> checksum of what is in it. A file may be gzipped,
-# and gzipped anew by others, so the checksum is of the unpacked bytes. Training files come first, the test file last.
+# dataset -> folder (the files may also lie one level up) -> file -> checksum. Checksums are of the unpacked bytes,
+# because copies of a file may be gzipped differently. Training files come first, the test file last.
 FILES: dict[str, dict[str, dict[str, str]]] = {
     "fashion-mini": idx_files(
         "cf313073c7eb485392848071d5c433571d7166043e971e3345b095cc30518084",
@@ -137,7 +139,7 @@ FILES: dict[str, dict[str, dict[str, str]]] = {
             "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",
         },
     },
-    # No checksums are published of CINIC-10's 270,000 files: the images of each class are counted.
+    # CINIC-10 publishes no checksums of its 270,000 files, so the images of each class are counted instead.
     "cinic10": {
         "CINIC-10": {f"{part}/{name}": "images:9000" for part in ("train", "valid", "test") for name in CINIC_CLASSES}
     },
@@ -145,7 +147,7 @@ FILES: dict[str, dict[str, dict[str, str]]] = {
 
 
 def data_folder() -> Path:
-    """FEDNTD_DATA, else where the platform keeps a user's data."""
+    """The folder FEDNTD_DATA, or else the platform's folder for a user's data."""
     if folder := os.environ.get("FEDNTD_DATA"):
         return Path(folder).expanduser()
     if sys.platform == "win32":
@@ -161,28 +163,28 @@ def folder_of(name: str) -> Path:
     return Path(str(resources.files("fedntd.data") / "packaged")) if name == "fashion-mini" else data_folder() / name
 
 
-# --- what is there ----------------------------------------------------------------------------------------------
+# --- finding and checking files ---------------------------------------------------------------------------------
 
 
 def either(folder: Path, name: str) -> Path:
-    """The file, or the gzipped file if that is what there is."""
+    """The path of a file, or of its gzipped copy if there is one."""
     zipped = folder / f"{name}.gz"
     return zipped if zipped.exists() else folder / name
 
 
 def present(name: str, root: Path) -> list[tuple[Path, dict[str, str]]]:
-    """Folders in or below `root` with at least one of the dataset's files, and the files that belong there."""
-    found = []
+    """The folders in or below `root` that hold at least one file of the dataset, with all files expected there."""
+    folders = []
     for subfolder, files in FILES[name].items():
         for folder in dict.fromkeys((root / subfolder, root)):
             if any(either(folder, file).exists() for file in files):
-                found.append((folder, files))
+                folders.append((folder, files))
                 break
-    return found
+    return folders
 
 
 def check(name: str, root: Path | None = None) -> dict[str, str]:
-    """Each file's state: "ok", "missing" or "damaged"."""
+    """The state of each file of a dataset: "ok", "missing" or "damaged"."""
     require_known(name, FILES, f"dataset '{name}' has no checksums")
     root = root or folder_of(name)
     subfolder, files = next(iter(FILES[name].items()))
@@ -196,25 +198,25 @@ def check(name: str, root: Path | None = None) -> dict[str, str]:
 def state(path: Path, checksum: str) -> str:
     if not path.exists():
         return "missing"
-    algorithm, _, wanted = checksum.partition(":")
+    algorithm, _, expected = checksum.partition(":")
     try:
         if algorithm == "images":
-            found = str(sum(1 for file in path.iterdir() if file.suffix == ".png"))
+            actual = str(sum(1 for file in path.iterdir() if file.suffix == ".png"))
         else:
             with path.open("rb") as file:
                 zipped = file.read(2) == GZIP
             with gzip.open(path) if zipped else path.open("rb") as file:
-                found = hashlib.file_digest(file, algorithm).hexdigest()  # pyright: ignore[reportArgumentType]
+                actual = hashlib.file_digest(file, algorithm).hexdigest()  # pyright: ignore[reportArgumentType]
     except (OSError, EOFError, zlib.error):
         return "damaged"
-    return "ok" if found == wanted else "damaged"
+    return "ok" if actual == expected else "damaged"
 
 
-# --- getting it -------------------------------------------------------------------------------------------------
+# --- downloading ------------------------------------------------------------------------------------------------
 
 
 def fetch(name: str, say: Callable[[str], None] = print) -> Path:
-    """Put the dataset's files into the data folder, unless they are there and whole."""
+    """Download the dataset's files into the data folder, except those that are there and intact."""
     require_known(name, SOURCES, f"'{name}' is not a dataset that can be fetched")
     folder = data_folder() / name
     states = check(name)
@@ -232,7 +234,7 @@ def fetch(name: str, say: Callable[[str], None] = print) -> Path:
 
 
 def install(name: str, wanted: Source, folder: Path) -> None:
-    """Download, unpack and check beside the folder's files; only then put the new ones in their place."""
+    """Download, unpack and check a file in a temporary folder, and only then move its contents into `folder`."""
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as temporary:
         fresh = Path(temporary, "fresh")
         fresh.mkdir()
@@ -240,21 +242,21 @@ def install(name: str, wanted: Source, folder: Path) -> None:
         if wanted.file.endswith(".tar.gz"):
             unpack(archive, fresh)
         else:
-            archive.rename(fresh / wanted.file).chmod(0o644)  # a temporary file is its owner's alone
+            archive.rename(fresh / wanted.file).chmod(0o644)  # only its owner can read a temporary file
         states = check(name, fresh).values()
         require(
             "ok" in states and "damaged" not in states,
-            f"{wanted.file} was downloaded whole, but what is in it has a wrong checksum; nothing was changed",
+            f"{wanted.file} was downloaded completely, but its contents have a wrong checksum; nothing was changed",
         )
         for item in fresh.iterdir():
             target = folder / item.name
-            if target.is_dir():  # a folder cannot be replaced in one step; the old one goes when `temporary` does
+            if target.is_dir():  # a folder cannot be replaced in one step; the old one is deleted with `temporary`
                 target.rename(Path(temporary, f"old-{item.name}"))
             item.replace(target)
 
 
 def download(name: str, wanted: Source, folder: Path) -> Path:
-    """Try the mirror (FEDNTD_MIRROR), then the publishers, until one sends the file that has the right checksum."""
+    """Try the mirror (FEDNTD_MIRROR), then the publishers, until one sends a file with the right checksum."""
     try:
         import pooch
     except ImportError:
@@ -276,6 +278,7 @@ def download(name: str, wanted: Source, folder: Path) -> Path:
 
 
 def reason(error: Exception) -> str:
+    """Why a download failed."""
     response = getattr(error, "response", None)
     if response is not None:
         return f"the server answers {response.status_code} {response.reason}"

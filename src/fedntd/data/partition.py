@@ -1,4 +1,4 @@
-"""Who gets which training samples. Each partition is a function (labels, clients, rng, ...) -> list of index arrays."""
+"""Partitions of the training samples among clients: functions (labels, clients, rng, ...) -> list of index arrays."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fedntd.errors import FedntdError, require
 
 Indices = NDArray[np.int64]
 
-MAX_DRAWS = 200_000  # the paper's alpha = 0.05 on CIFAR-10 takes some 20,000
+MAX_DRAWS = 200_000  # the paper's alpha = 0.05 on CIFAR-10 needs about 20,000
 
 
 def iid(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices]:
@@ -19,9 +19,10 @@ def iid(labels: Indices, clients: int, rng: np.random.Generator) -> list[Indices
 
 
 def sharding(labels: Indices, clients: int, rng: np.random.Generator, s: int = 2) -> list[Indices]:
-    """Class-pure shards of one size, `s` dealt to each client, who may get one class twice.
+    """Shards of a single class and of equal size. Each client gets `s` of them, perhaps several of one class.
 
-    Every class makes s·K/C shards. All shards have the same size, so classes of unequal size leave some samples unused.
+    Every class is cut into s·K/C shards. As all shards have the same size, classes of unequal size leave some samples
+    unused.
     """
     check_enough(len(labels), clients)
     classes = int(labels.max()) + 1
@@ -42,14 +43,14 @@ def sharding(labels: Indices, clients: int, rng: np.random.Generator, s: int = 2
         f"partition.s = {s}: the smallest class has {smallest} samples, too few for {shards} shards; "
         f"lower federation.clients or partition.s",
     )
-    dealt = rng.permutation(np.repeat(np.arange(classes), shards)).reshape(clients, s)
-    taken = np.zeros(classes, dtype=int)
+    client_classes = rng.permutation(np.repeat(np.arange(classes), shards)).reshape(clients, s)
+    used = np.zeros(classes, dtype=int)
     parts = []
-    for hand in dealt:
+    for shard_classes in client_classes:
         shard_indices = []
-        for c in hand:
-            shard_indices.append(of_class[c][taken[c] : taken[c] + size])
-            taken[c] += size
+        for c in shard_classes:
+            shard_indices.append(of_class[c][used[c] : used[c] + size])
+            used[c] += size
         parts.append(np.sort(np.concatenate(shard_indices)))
     return parts
 
@@ -59,8 +60,8 @@ def lda(
 ) -> list[Indices]:
     """Latent Dirichlet allocation: client k gets the share p_ck of class c, with p_c ~ Dir_K(alpha).
 
-    A client that holds N/K samples or more gets no share of the classes still to come, and the whole draw is repeated
-    until the smallest client has `min_size` samples. Draws only count samples; indices are dealt once, at the end.
+    A client that holds N/K samples or more gets nothing of the remaining classes. The whole draw is repeated until the
+    smallest client has `min_size` samples. Draws only count samples; indices are assigned once, at the end.
     """
     check_enough(len(labels), clients, min_size, "partition.min_size")
     require(alpha > 0, f"must be above 0, not {alpha}", "partition.alpha")
@@ -78,7 +79,10 @@ def lda(
 def first_valid_cuts(
     sizes: list[int], clients: int, rng: np.random.Generator, alpha: float, min_size: int
 ) -> NDArray[np.int64]:
-    """Where each class is cut among the clients, [class, client]. Many draws are made side by side: few are valid."""
+    """Where each class is cut among the clients, [class, client].
+
+    Draws are made in batches, because few are valid.
+    """
     draws, nearest = 256, 0
     limit = sum(sizes) / clients
     for _ in range(MAX_DRAWS // draws):
@@ -89,7 +93,7 @@ def first_valid_cuts(
         for c, size in enumerate(sizes):
             p = shares[:, c] * (held < limit)
             total = p.sum(1, keepdims=True)
-            possible &= total[:, 0] > 0  # a tiny alpha can leave all of a class's mass with clients that are full
+            possible &= total[:, 0] > 0  # with a tiny alpha, a class's whole mass can fall on clients that are full
             cuts[:, c] = np.cumsum(p / np.where(total > 0, total, 1), axis=1) * size
             cuts[:, c, -1] = size
             held += np.diff(cuts[:, c], prepend=0, axis=1)
@@ -100,42 +104,42 @@ def first_valid_cuts(
         nearest = max(nearest, int(smallest.max()))
     raise FedntdError(
         f"partition.alpha = {alpha}: in {MAX_DRAWS:,} draws no split gave each of {clients} clients {min_size} "
-        f"samples, the nearest {nearest}; lower partition.min_size or federation.clients, or raise partition.alpha"
+        f"samples; the best gave {nearest}; lower partition.min_size or federation.clients, or raise partition.alpha"
     )
 
 
-def check_enough(samples: int, clients: int, each: int = 1, key: str = "") -> None:
-    wanted = f" with at least {each} samples ({key})" if each > 1 else ""
+def check_enough(samples: int, clients: int, min_size: int = 1, key: str = "") -> None:
+    condition = f" with at least {min_size} samples ({key})" if min_size > 1 else ""
     require(
-        clients * each <= samples,
-        f"federation.clients = {clients} clients{wanted} need more than the {samples} training samples there are; "
-        f"at most {samples // max(each, 1)} clients are possible",
+        clients * min_size <= samples,
+        f"federation.clients = {clients} clients{condition} need more than the {samples} training samples there are; "
+        f"at most {samples // max(min_size, 1)} clients are possible",
     )
 
 
 def check_parts(parts: list[Indices], samples: int, name: str) -> None:
-    """What a partition of one's own must keep to: every client has samples, and no sample has two owners."""
+    """Check a partition, which may be the user's own: every client has samples, and no sample has two owners."""
     for k, part in enumerate(parts):
         require(part.size > 0, f"partition '{name}' gave client {k} no samples; every client needs at least one")
         require(
             part.ndim == 1 and part.dtype.kind in "iu",
             f"partition '{name}' gave client {k} {part.dtype} {list(part.shape)}; it must be a list of sample numbers",
         )
-    together = np.concatenate(parts)
+    indices = np.concatenate(parts)
     require(
-        bool(together.min() >= 0 and together.max() < samples),
+        bool(indices.min() >= 0 and indices.max() < samples),
         f"partition '{name}' gave out indices beyond the {samples} training samples",
     )
-    require(len(np.unique(together)) == len(together), f"partition '{name}' gave a sample to more than one client")
+    require(len(np.unique(indices)) == len(indices), f"partition '{name}' gave a sample to more than one client")
 
 
 def class_counts(labels: Indices, parts: list[Indices], classes: int) -> NDArray[np.int64]:
-    """How many samples of each class every client owns: [client, class]."""
+    """The number of samples of each class that each client owns, [client, class]."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
 def client_shares(counts: NDArray[np.int64], aggregation: str) -> NDArray[np.float64]:
-    """Each client's weight in the whole federation, of the samples [client, class] that each owns."""
+    """Each client's weight in the whole federation, from the class counts [client, class]."""
     if aggregation == "size":
         return counts.sum(1) / counts.sum()
     return np.full(len(counts), 1 / len(counts))

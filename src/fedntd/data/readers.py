@@ -1,6 +1,6 @@
 """Readers of published file formats: idx, CIFAR, CINIC-10, folders of images, .npz. Images become uint8, labels int64.
 
-Whatever is wrong with a file, the user gets one sentence that names it, never an error of gzip, pickle or Pillow.
+A file that cannot be read raises a FedntdError that names it, never an error of gzip, pickle or Pillow.
 """
 
 import gzip
@@ -27,19 +27,19 @@ from fedntd.data.download import GZIP
 from fedntd.errors import KEY, FedntdError, require
 from fedntd.support.files import atomic
 
-AGAIN = "get a fresh copy (for the known datasets: fedntd data get NAME)"
+FRESH_COPY = "get a fresh copy (for the known datasets: fedntd data get NAME)"
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, unpacked if they are gzipped, whatever its name says."""
+    """The bytes of a file. They are unpacked if they are gzipped, whatever the file's name."""
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if data[:2] == GZIP else data
     except FileNotFoundError:
-        raise FedntdError(f"{path} is missing; {AGAIN}") from None
+        raise FedntdError(f"{path} is missing; {FRESH_COPY}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise FedntdError(f"{path} is a damaged gzip file ({error}); {AGAIN}") from error
+        raise FedntdError(f"{path} is a damaged gzip file ({error}); {FRESH_COPY}") from error
     except OSError as error:
         raise FedntdError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -48,22 +48,25 @@ def content(path: Path) -> bytes:
 
 
 def idx(path: Path) -> Tensor:
-    """Two zero bytes, 8 for uint8, the number of dimensions, each dimension as a big-endian int32, then the data."""
+    """The array in an idx file of bytes.
+
+    Format: two zero bytes, 8 for uint8, the number of dimensions, each dimension as a big-endian int32, then the data.
+    """
     data = content(path)
-    require(data[:3] == b"\0\0\x08" and len(data) > 3, f"{path} does not begin like an idx file of bytes; {AGAIN}")
+    require(data[:3] == b"\0\0\x08" and len(data) > 3, f"{path} does not begin like an idx file of bytes; {FRESH_COPY}")
     header = 4 + 4 * data[3]
-    require(len(data) >= header, f"{path} ends inside its idx header; {AGAIN}")
+    require(len(data) >= header, f"{path} ends inside its idx header; {FRESH_COPY}")
     shape = np.frombuffer(data, ">u4", data[3], offset=4).tolist()
-    found = len(data) - header
-    require(math.prod(shape) == found, f"{path} should hold {shape} bytes of data but holds {found}; {AGAIN}")
+    size = len(data) - header
+    require(math.prod(shape) == size, f"{path} should hold {shape} bytes of data but holds {size}; {FRESH_COPY}")
     return torch.from_numpy(np.frombuffer(data, np.uint8, offset=header).reshape(shape).copy())
 
 
 def idx_part(images: Path, labels: Path) -> Part:
     x, y = idx(images), idx(labels)
-    require(x.ndim == 3, f"{images} has {x.ndim} dimensions where images have 3; {AGAIN}")
-    require(y.ndim == 1, f"{labels} has {y.ndim} dimensions where labels have 1; {AGAIN}")
-    require(len(x) == len(y), f"{labels} has {len(y)} labels for the {len(x)} images of {images.name}; {AGAIN}")
+    require(x.ndim == 3, f"{images} has {x.ndim} dimensions where images have 3; {FRESH_COPY}")
+    require(y.ndim == 1, f"{labels} has {y.ndim} dimensions where labels have 1; {FRESH_COPY}")
+    require(len(x) == len(y), f"{labels} has {len(y)} labels for the {len(x)} images of {images.name}; {FRESH_COPY}")
     return Part(x[:, None], y.long())
 
 
@@ -71,13 +74,13 @@ def idx_part(images: Path, labels: Path) -> Part:
 
 
 def cifar_binary(path: Path, classes: int) -> Part:
-    """Rows of one label byte (CIFAR-100: two, coarse and fine) and 3072 bytes of pixels, channel by channel."""
+    """Read rows of one label byte (CIFAR-100: two, coarse and fine) and 3072 bytes of pixels, channel by channel."""
     data = content(path)
     label_bytes = 1 if classes == 10 else 2
     row = label_bytes + 3072
     require(
         len(data) > 0 and len(data) % row == 0,
-        f"{path} has {len(data)} bytes, which is not a whole number of {row}-byte images; {AGAIN}",
+        f"{path} has {len(data)} bytes, which is not a whole number of {row}-byte images; {FRESH_COPY}",
     )
     rows = np.frombuffer(data, np.uint8).reshape(-1, row)
     return cifar_part(path, rows[:, label_bytes:], rows[:, label_bytes - 1], classes)
@@ -86,14 +89,14 @@ def cifar_binary(path: Path, classes: int) -> Part:
 def cifar_part(path: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) -> Part:
     require(
         bool((labels >= 0).all() and (labels < classes).all()),
-        f"{path} has labels outside 0..{classes - 1}, so it is no file of CIFAR-{classes}; {AGAIN}",
+        f"{path} has labels outside 0..{classes - 1}, so it is no file of CIFAR-{classes}; {FRESH_COPY}",
     )
     x = torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy())
     return Part(x, torch.from_numpy(labels.astype(np.int64)))
 
 
 def cifar_pickle(path: Path, classes: int) -> Part:
-    """A pickled dict with "data" [N, 3072] and "labels" (CIFAR-100: "fine_labels")."""
+    """Read a pickled dict with "data" [N, 3072] and "labels" (CIFAR-100: "fine_labels")."""
     data = content(path)
     try:
         table = CifarUnpickler(path, data).load()
@@ -103,20 +106,20 @@ def cifar_pickle(path: Path, classes: int) -> Part:
     except FedntdError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
-        raise FedntdError(f"{path} is not a CIFAR-{classes} batch, or is damaged; {AGAIN}") from error
-    require(fits, f"{path} does not hold as many labels as 3072-byte images; {AGAIN}")
+        raise FedntdError(f"{path} is not a CIFAR-{classes} batch, or is damaged; {FRESH_COPY}") from error
+    require(fits, f"{path} does not hold as many labels as 3072-byte images; {FRESH_COPY}")
     return cifar_part(path, pixels, labels, classes)
 
 
 class CifarUnpickler(pickle.Unpickler):
-    """Builds arrays of bytes and nothing else: a pickle can otherwise name any function, and have it called."""
+    """Builds arrays of bytes and nothing else, because a pickle can otherwise call any function."""
 
     def __init__(self, path: Path, data: bytes) -> None:
-        super().__init__(io.BytesIO(data), encoding="latin1")  # as Python 2 strings of bytes must be read
+        super().__init__(io.BytesIO(data), encoding="latin1")  # the files hold Python 2 byte strings
         self.path = path
 
     def find_class(self, module: str, name: str) -> Any:
-        # Our own stand-ins, since numpy has moved the one and warns of how old files call the other.
+        # Our own replacements: numpy has moved `_reconstruct`, and warns about the way old files call `dtype`.
         allowed = {
             "numpy.core.multiarray._reconstruct": lambda *_: np.empty(0, np.uint8),
             "numpy.dtype": byte_dtype,
@@ -126,7 +129,7 @@ class CifarUnpickler(pickle.Unpickler):
         if wanted not in allowed:
             raise FedntdError(
                 f"{self.path} is refused, and nothing of it was run: it asks for {wanted}, "
-                f"which no CIFAR file contains; delete it and {AGAIN}"
+                f"which no CIFAR file contains; delete it and {FRESH_COPY}"
             )
         return allowed[wanted]
 
@@ -137,25 +140,25 @@ def byte_dtype(kind: str, *_: Any) -> np.dtype:
     return np.dtype(np.uint8)
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def concatenate(parts: Sequence[Part]) -> Part:
     return Part(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
 
 
 # --- images in folders ------------------------------------------------------------------------------------------
 
 
-def by_name(folder: Path) -> list[Path]:
-    """What is in a folder and not hidden, in the same order on every platform."""
+def visible_entries(folder: Path) -> list[Path]:
+    """The entries of a folder that are not hidden, in the same order on every platform."""
     return sorted((f for f in folder.iterdir() if not f.name.startswith(".")), key=lambda f: f.name)
 
 
 def class_files(folder: Path) -> dict[str, list[Path]]:
     """The images in each class's folder; classes and files in alphabetical order."""
     try:
-        folders = [f for f in by_name(folder) if f.is_dir()]
-        files = {f.name: [i for i in by_name(f) if i.suffix.lower() in IMAGE_ENDINGS] for f in folders}
+        folders = [f for f in visible_entries(folder) if f.is_dir()]
+        files = {f.name: [i for i in visible_entries(f) if i.suffix.lower() in IMAGE_ENDINGS] for f in folders}
     except OSError as error:
-        raise FedntdError(f"{folder} cannot be listed: {error.strerror}; it must hold a folder a class") from error
+        raise FedntdError(f"{folder} cannot be listed: {error.strerror}; it must hold one folder per class") from error
     require(bool(files), f"{folder} has no folders; it must hold a folder of images for each class")
     for name, images in files.items():
         require(bool(images), f"{folder / name} has no images; remove the folder, or put images in it")
@@ -163,7 +166,10 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def image_folder(folder: Path) -> tuple[Part, Part, tuple[str, ...]]:
-    """DIR/train/<class>/* and DIR/test/<class>/*: grayscale if all images are, else RGB."""
+    """The training part, the test part and the class names of folder/train/<class>/* and folder/test/<class>/*.
+
+    Images are read as grayscale if all of them are, else as RGB.
+    """
     require(folder.is_dir(), f"{KEY}: there is no folder {folder}", "data.path")
     for part in ("train", "test"):
         require(
@@ -172,14 +178,14 @@ def image_folder(folder: Path) -> tuple[Part, Part, tuple[str, ...]]:
             "data.path",
         )
     train, test = (class_files(folder / part) for part in ("train", "test"))
-    if only := sorted(train.keys() ^ test.keys()):
-        where = "train" if only[0] in train else "test"
-        raise FedntdError(f"{folder}: class '{only[0]}' is only in {where}; train and test need the same classes")
+    if unmatched := sorted(train.keys() ^ test.keys()):
+        where = "train" if unmatched[0] in train else "test"
+        raise FedntdError(f"{folder}: class '{unmatched[0]}' is only in {where}; train and test need the same classes")
     files = flat(train) + flat(test)
     with ThreadPoolExecutor() as pool:
         sizes, gray = zip(*pool.map(size_and_gray, files), strict=True)
     mode = "L" if all(gray) else "RGB"
-    x_train, x_test = (decoded(flat(part), mode, files[0], sizes[0]) for part in (train, test))
+    x_train, x_test = (decode_images(flat(part), mode, files[0], sizes[0]) for part in (train, test))
     return Part(x_train, class_labels(train)), Part(x_test, class_labels(test)), tuple(train)
 
 
@@ -191,28 +197,28 @@ def class_labels(files: dict[str, list[Path]]) -> Tensor:
     return torch.arange(len(files)).repeat_interleave(torch.tensor([len(images) for images in files.values()]))
 
 
-def opened(file: Path) -> Image.Image:
+def open_image(file: Path) -> Image.Image:
     try:
         return Image.open(file)
-    except Exception as error:  # Pillow's decoders raise whatever goes wrong inside them
+    except Exception as error:  # Pillow's decoders may raise anything
         raise FedntdError(f"{file} is not an image that can be read; replace or remove it") from error
 
 
 def size_and_gray(file: Path) -> tuple[tuple[int, int], bool]:
-    with opened(file) as image:
-        # Pillow would clip deeper pixels at 255 without a word
-        require(image.mode[0] not in "IF", f"{file} has more than 8 bits a pixel; save it with 8 bits")
+    with open_image(file) as image:
+        # Pillow would silently clip deeper pixels at 255.
+        require(image.mode[0] not in "IF", f"{file} has more than 8 bits per pixel; save it with 8 bits")
         return image.size, image.mode in ("1", "L", "LA")
 
 
-def decoded(files: list[Path], mode: str, model: Path, size: tuple[int, int]) -> Tensor:
-    """All images as [N, C, H, W]; each must have the size that the image `model` has."""
+def decode_images(files: list[Path], mode: str, model: Path, size: tuple[int, int]) -> Tensor:
+    """All images as [N, C, H, W]. Each must have `size` (width, height), which is that of the image `model`."""
     width, height = size
     pixels = np.empty((len(files), len(mode), height, width), np.uint8)
 
     def decode(start: int) -> None:
         for i, file in enumerate(files[start : start + 256], start):
-            with opened(file) as image:
+            with open_image(file) as image:
                 if image.size != size:
                     raise FedntdError(
                         f"{file} has {image.width}x{image.height} pixels but {model} has {width}x{height}; "
@@ -231,23 +237,23 @@ def decoded(files: list[Path], mode: str, model: Path, size: tuple[int, int]) ->
 
 
 def cinic(folder: Path, classes: Sequence[str]) -> tuple[Part, Part]:
-    """The training and test images of CINIC-10, which is a file an image; kept in one file beside the folder."""
+    """The training and test images of CINIC-10, one file per image. They are cached in one file beside the folder."""
     train, test = (class_files(folder / part) for part in ("train", "test"))
     for part, files in (("train", train), ("test", test)):
-        fits = list(files) == list(classes)
-        require(fits, f"{folder / part} must hold the folders {', '.join(classes)} and no others; {AGAIN}")
+        complete = list(files) == list(classes)
+        require(complete, f"{folder / part} must hold the folders {', '.join(classes)} and no others; {FRESH_COPY}")
     cache = folder.absolute().with_name(folder.absolute().name + ".npz")
-    mark = fingerprint(folder, flat(train) + flat(test))
-    images = cached(cache, mark)
+    fingerprint_now = fingerprint(folder, flat(train) + flat(test))
+    images = read_cache(cache, fingerprint_now)
     if images is None:
-        x_train, x_test = (decoded(flat(part), "RGB", Path("CINIC-10"), (32, 32)) for part in (train, test))
+        x_train, x_test = (decode_images(flat(part), "RGB", Path("CINIC-10"), (32, 32)) for part in (train, test))
         images = x_train, x_test
-        keep(cache, mark, images)
+        write_cache(cache, fingerprint_now, images)
     return Part(images[0], class_labels(train)), Part(images[1], class_labels(test))
 
 
 def fingerprint(folder: Path, files: list[Path]) -> np.ndarray:
-    """Changes when a file is added, removed, renamed or written to."""
+    """A hash that changes when a file is added, removed, renamed or written to."""
     digest = hashlib.sha256()
     for file in files:
         try:
@@ -258,31 +264,31 @@ def fingerprint(folder: Path, files: list[Path]) -> np.ndarray:
     return np.frombuffer(digest.digest(), np.uint8)
 
 
-def cached(cache: Path, wanted: np.ndarray) -> tuple[Tensor, Tensor] | None:
-    """The images kept from last time; None if there are none, or if they are not those of the folder as it is now."""
+def read_cache(cache: Path, fingerprint_now: np.ndarray) -> tuple[Tensor, Tensor] | None:
+    """The cached images; None if there are none, or if the folder has changed since."""
     try:
         with cache.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            if np.array_equal(file["fingerprint"], wanted):
+            if np.array_equal(file["fingerprint"], fingerprint_now):
                 return torch.from_numpy(file["train"]), torch.from_numpy(file["test"])
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error):
-        pass  # a damaged copy is no loss: the images are read again, and it is written anew
+        pass  # a damaged cache is harmless: the images are read again, and the cache is rewritten
     return None
 
 
-def keep(cache: Path, mark: np.ndarray, images: tuple[Tensor, Tensor]) -> None:
-    # a folder that cannot be written to is only slower the next time
-    with suppress(OSError), atomic(cache) as aside:
-        np.savez(aside, fingerprint=mark, train=images[0].numpy(), test=images[1].numpy())
+def write_cache(cache: Path, fingerprint_now: np.ndarray, images: tuple[Tensor, Tensor]) -> None:
+    # Without a cache, for example in a read-only folder, the next start is only slower.
+    with suppress(OSError), atomic(cache) as temporary:
+        np.savez(temporary, fingerprint=fingerprint_now, train=images[0].numpy(), test=images[1].numpy())
 
 
 # --- .npz -------------------------------------------------------------------------------------------------------
 
 
 def npz(path: Path) -> tuple[Part, Part]:
-    """x_train, y_train, x_test, y_test: uint8 images as NHW, NHWC or NCHW, or other numbers of any shape."""
+    """Read x_train, y_train, x_test and y_test: uint8 images as NHW, NHWC or NCHW, or other numbers of any shape."""
     keys = ("x_train", "y_train", "x_test", "y_test")
-    told = f"there is no file {path}; {KEY} must name an .npz file with {', '.join(keys)}"
-    require(path.is_file(), told, "data.path")
+    message = f"there is no file {path}; {KEY} must name an .npz file with {', '.join(keys)}"
+    require(path.is_file(), message, "data.path")
     try:
         require(zipfile.is_zipfile(path), f"{path} is not an .npz file, or is cut off; write it with numpy.savez")
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
@@ -301,7 +307,7 @@ def npz_part(path: Path, part: str, x: np.ndarray, y: np.ndarray) -> Part:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     where = f"{path}: y_{part}"
-    require(y.ndim == 1 and y.dtype.kind in "iu", f"{where} must be one integer a sample, not {y.dtype} {y.shape}")
+    require(y.ndim == 1 and y.dtype.kind in "iu", f"{where} must be one integer per sample, not {y.dtype} {y.shape}")
     require(x.ndim > 0 and len(x) == len(y) > 0, f"{where} has {len(y)} labels for x_{part} of shape {list(x.shape)}")
     require(0 <= y.min() <= y.max() < len(y), f"{where} must count classes from 0, not from {y.min()} to {y.max()}")
     where = f"{path}: x_{part}"
@@ -309,13 +315,13 @@ def npz_part(path: Path, part: str, x: np.ndarray, y: np.ndarray) -> Part:
     if x.dtype == np.uint8:
         x = channels_second(where, x)
     else:
-        with np.errstate(over="ignore"):  # what becomes infinite is told later
+        with np.errstate(over="ignore"):  # `check_part` reports values that become infinite
             x = x.astype(np.float32 if x.dtype.kind == "f" else np.int64)
     return Part(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)))
 
 
 def channels_second(where: str, x: np.ndarray) -> np.ndarray:
-    """NHW or NHWC as NCHW. The channels are the axis with at most four entries."""
+    """NHW, NHWC or NCHW images as NCHW. The channel axis is the one with at most four entries."""
     if x.ndim == 3:
         return x[:, None]
     first, last = (x.ndim == 4 and 1 <= x.shape[axis] <= 4 for axis in (1, -1))

@@ -1,4 +1,4 @@
-"""Runs on disk: records, the run folder and its checkpoint, the reader, the ledger."""
+"""Runs on disk: the run folder with its records and checkpoint, the reader, and the ledger."""
 
 from fedntd.support.moved import names_of
 

@@ -1,7 +1,7 @@
-"""The ledger: one small JSON file a run, which says what was run, on what, and what came of it.
+"""The ledger: one small JSON file per run, with its settings, its environment and its results.
 
-A run that has a file here needs no run folder for its tables and figures to be drawn. What items measured beyond the
-records is in `measured/` beside them.
+Tables and figures of a run can be drawn from its ledger file alone, without the run folder. Measurements of the paper's
+items beyond the records are in `measured/` beside the files.
 """
 
 import json
@@ -22,21 +22,23 @@ from fedntd.runs.reader import Run, read_run, read_sound
 from fedntd.support.files import put, read_json
 from fedntd.support.wording import show, thing
 
-# the measures of a round that are kept, by their names in `Record`
+# the fields of `Record` that the ledger keeps
 KEPT = (
     *("accuracy", "loss", "class_accuracy", "similarity", "forgetting"),
     *("global_in_before", "global_in_after", "global_out_before", "global_out_after"),
     *("in_local", "in_local_std", "out_local", "out_local_std"),
     *("local_train_accuracy", "local_train_accuracy_std"),
 )
-DIGITS = 4  # a class of CIFAR-10 has 1,000 test samples
-PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # the finest first
+DIGITS = 4  # enough, as a class of CIFAR-10 has 1,000 test samples
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # highest first
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run. `history` has a list with one value a round for each of `KEPT`; those of local models may be absent, or
-    None in rounds that did not measure them."""
+    """One run. `history` has one list for each of `KEPT`, with one value per round.
+
+    Measures of local models may be absent, or None in rounds that did not measure them.
+    """
 
     config: Config
     status: str  # finished or failed
@@ -48,7 +50,7 @@ class RunResult:
 
     @cached_property
     def accuracies(self) -> dict[str, float]:
-        """By each rule of reporting, as a share of 1."""
+        """The run's accuracy by each reporting rule, between 0 and 1."""
         values = self.history["accuracy"]
         return {
             "final": values[-1],
@@ -65,7 +67,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Recorded(Run):
-    """A run of which its ledger file is left."""
+    """A run that is read from its ledger file."""
 
     result: RunResult
 
@@ -80,6 +82,7 @@ class Recorded(Run):
 
 
 def result_of(run: Run) -> RunResult:
+    """What the ledger keeps of a run folder."""
     history = {name: [getattr(record, name) for record in run.records] for name in KEPT}
     return RunResult(
         config=replace(run.config, precision=run.environment.get("precision", run.config.precision)),
@@ -99,7 +102,7 @@ def result_of(run: Run) -> RunResult:
 
 
 def file_name(config: Config) -> str:
-    """What a run is in words, and its identity: cifar10-sharding-s2-fedntd-seed0-0123456789abcdef."""
+    """A run's main settings and its identity: cifar10-sharding-s2-fedntd-seed0-0123456789abcdef."""
     options = "-".join(
         f"{key[:5]}{show(value)}" for key, value in config.partition.options.items() if key != "min_size"
     )
@@ -108,9 +111,9 @@ def file_name(config: Config) -> str:
 
 
 def to_text(result: RunResult) -> str:
-    """Numbers with four digits after the point; one line for each measure, so that a change shows as few lines."""
+    """The text of a ledger file. Numbers have four decimals; each measure is one line, which keeps diffs short."""
     entry = {
-        "config": to_table(replace(result.config, data=replace(result.config.data, path=""))),  # a path elsewhere
+        "config": to_table(replace(result.config, data=replace(result.config.data, path=""))),  # paths are local
         "status": result.status,
         "reason": result.reason,
         "environment": dict(result.environment),
@@ -140,7 +143,7 @@ def read_result(file: Path) -> RunResult:
     entry = read_json(file)
     try:
         config = from_table(entry["config"])
-        if entry["status"] == "finished":  # else the run would be missing from a mean, and nobody would know
+        if entry["status"] == "finished":  # without these, the run would be missing from a mean unnoticed
             _ = entry["history"]["accuracy"], [entry["environment"][key] for key in ("device", "torch", "date")]
         return RunResult(
             config=config,
@@ -151,30 +154,30 @@ def read_result(file: Path) -> RunResult:
             environment=entry["environment"],
         )
     except (KeyError, TypeError, FedntdError) as error:
-        why = f"it has no {error}" if isinstance(error, KeyError) else error
-        raise FedntdError(f"{file} is not a ledger file: {why}; `fedntd paper record` writes them") from error
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise FedntdError(f"{file} is not a ledger file: {reason}; `fedntd paper record` writes them") from error
 
 
 def find_runs(place: Path) -> list[Path]:
-    """The run folders that `place` is or has, itself or in its runs/, which ended."""
+    """The run folders that have finished or failed: `place` itself if it is one, else those in it and in its runs/."""
     require(place.exists(), f"there is no folder {place}")
     if (place / "config.toml").exists():
         return [place]
     inside = [file.parent for where in (place, place / "runs") for file in sorted(where.glob("*/config.toml"))]
-    # some items train nothing
+    # Some of the paper's items train nothing.
     require(bool(inside) or (place / "measured").is_dir(), f"{place} has no run folders in it")
     return [run.path for run in read_sound(inside, "records", "starts") if run.status in ("finished", "failed")]
 
 
 def record(runs: Iterable[Path], folder: Path) -> list[Path]:
-    """Add finished and failed runs to the ledger in `folder`."""
+    """Add finished and failed runs to the ledger in `folder`. Returns their files."""
     results = [result_of(read_run(path)) for path in runs]
     for result in results:
         require(
             result.status in ("finished", "failed"),
             f"{result.folder} is {result.status}; only a finished or failed run can be recorded",
         )
-    # a later version may have further settings and so another name for the same run
+    # A later version may have more settings, and so another file name for the same run.
     known = {identity(read_result(file).config): file for file in sorted(folder.glob("*.json"))}
     files = [known.get(identity(r.config), folder / f"{file_name(r.config)}.json") for r in results]
     for file, result in zip(files, results, strict=True):
@@ -186,7 +189,7 @@ def record(runs: Iterable[Path], folder: Path) -> list[Path]:
 
 
 class Store:
-    """The runs that there are, in run folders and in ledgers, to be found by what they compute."""
+    """All known runs, from run folders and ledgers, found by what they compute."""
 
     def __init__(self, results: Iterable[RunResult]) -> None:
         self.by_kind: dict[str, list[RunResult]] = {}
@@ -194,10 +197,13 @@ class Store:
             self.by_kind.setdefault(kind(result.config), []).append(result)
 
     def find(self, config: Config) -> RunResult | None:
-        """A run that stands for `config`: rather one with its folder, then the one with the finest precision, then the
-        one with most measured, which stands in all tables: on a GPU, two runs of one setting differ by some tenths."""
-        fit = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config)]
-        return min(fit, key=preference, default=None)
+        """A run that stands for `config`, or None.
+
+        Runs with a folder are preferred, then those of the highest precision, then those with the most measurements.
+        All tables must show the same run, because two runs of one setting differ by some tenths on a GPU.
+        """
+        candidates = [r for r in self.by_kind.get(kind(config), []) if stands_for(r.config, config)]
+        return min(candidates, key=preference, default=None)
 
 
 def preference(result: RunResult) -> tuple:
@@ -206,20 +212,22 @@ def preference(result: RunResult) -> tuple:
 
 
 def kind(config: Config) -> str:
-    """The identity but for precision and for what is measured on the way."""
+    """The identity without precision and measurement settings."""
     return identity(replace(config, precision="auto", measure=Measure(0)))
 
 
-def stands_for(had: Config, wanted: Config) -> bool:
-    """Whether a run has all that is wanted: local models may have been measured in more rounds, and any precision will
-    do where none is asked for."""
-    every, needed = had.measure.local_every, wanted.measure.local_every
+def stands_for(existing: Config, wanted: Config) -> bool:
+    """Whether an existing run of the same kind has all that is wanted.
+
+    It may have measured local models in more rounds, and it may have any precision if none is asked for.
+    """
+    every, needed = existing.measure.local_every, wanted.measure.local_every
     measured = needed == 0 or (every > 0 and needed % every == 0)
-    return measured and wanted.precision in ("auto", had.precision)
+    return measured and wanted.precision in ("auto", existing.precision)
 
 
 def distinct(configs: Sequence[Config]) -> list[Config]:
-    """Without those for which another one of them stands, such as the same run with less measured."""
+    """The configs without those for which another of them stands, such as the same run with fewer measurements."""
     kept: dict[str, list[Config]] = {}
     for config in configs:
         peers = kept.setdefault(kind(config), [])
@@ -229,7 +237,7 @@ def distinct(configs: Sequence[Config]) -> list[Config]:
 
 
 def read_store(out: Path, ledger: Path | None) -> Store:
-    """From the run folders in `out` and in `out`/runs, and the ledger's files."""
+    """The runs of the run folders in `out` and `out`/runs, and of the ledger's files."""
     results = []
     for place in (out, out / "runs"):
         paths = [file.parent for file in sorted(place.glob("*/config.toml"))]
@@ -243,11 +251,11 @@ def read_results(ledger: Path) -> list[RunResult]:
 
 
 def read_recorded(ledger: Path) -> list[Recorded]:
-    read = [(file, read_result(file)) for file in sorted(ledger.glob("*.json"))]
-    return [Recorded(file, result.config, result.status, result.reason, result) for file, result in read]
+    results = [(file, read_result(file)) for file in sorted(ledger.glob("*.json"))]
+    return [Recorded(file, result.config, result.status, result.reason, result) for file, result in results]
 
 
 def is_ledger(place: Path) -> bool:
-    """A folder of files, neither a run folder nor a folder of some."""
-    of_runs = (place / "config.toml").exists() or any(place.glob("*/config.toml"))
-    return not of_runs and any(place.glob("*.json"))
+    """Whether a folder holds ledger files and is neither a run folder nor a folder of run folders."""
+    has_runs = (place / "config.toml").exists() or any(place.glob("*/config.toml"))
+    return not has_runs and any(place.glob("*.json"))

@@ -10,7 +10,7 @@ Vector = NDArray[np.float64]
 
 
 class Tested(Protocol):
-    """A tested model; an engine's `Counts` are one."""
+    """The test results of a model, such as an engine's `Counts`."""
 
     @property
     def class_accuracy(self) -> Vector: ...
@@ -21,31 +21,36 @@ class Tested(Protocol):
 
 
 def in_local(class_accuracy: Vector, p: Vector) -> float:
-    """Accuracy on the in-local distribution p; of a local model on its own p, the personalised accuracy."""
+    """Accuracy on the in-local distribution p. A local model's accuracy on its own p is the personalised accuracy."""
     return float(class_accuracy @ p)
 
 
 def out_local(class_accuracy: Vector, p: Vector) -> float:
-    """Accuracy on the out-local distribution (1 - p) / (C - 1), where the classes a client lacks weigh most."""
+    """Accuracy on the out-local distribution (1 - p) / (C - 1), in which the classes that a client lacks weigh most."""
     return float(class_accuracy @ (1 - p) / (len(p) - 1))
 
 
 def forgetting(history: Sequence[Vector], now: Vector) -> float:
-    """F: mean over the classes of the best accuracy in earlier rounds minus that of now; 0 while there are none."""
+    """F: the best accuracy in earlier rounds minus the present one, averaged over classes; 0 without earlier rounds."""
     if not len(history):
         return 0.0
     return float((np.max(history, axis=0) - now).mean())
 
 
 def cosine(a: Vector, b: Vector) -> float:
-    """Similarity of two class-wise accuracy vectors; 0 if one of them is all zero."""
+    """The cosine similarity of two class-wise accuracy vectors; 0 if one of them is all zero."""
     norm = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / norm if norm else 0.0
 
 
 def of_global_model(tested: Tested, before: Vector, history: Sequence[Vector], joint: Vector) -> dict[str, Any]:
-    """What a round's record says about the global model: its test after the round, its class-wise accuracy before the
-    round and after earlier ones, and the joint in-local distribution of the cohort."""
+    """The fields of a round's record that describe the global model.
+
+    tested: the test results after the round
+    before: class-wise accuracy before the round
+    history: class-wise accuracies after earlier rounds
+    joint: the cohort's joint in-local distribution
+    """
     after = tested.class_accuracy
     return {
         "accuracy": float(tested.accuracy),
@@ -61,7 +66,7 @@ def of_global_model(tested: Tested, before: Vector, history: Sequence[Vector], j
 
 
 def moving_average(values: Sequence[float], keep: float = 0.6) -> float:
-    """The final value of an exponential moving average, the authors' table figure: m <- keep * m + (1 - keep) * value.
+    """The final value of the moving average m <- keep * m + (1 - keep) * value, which the authors' tables report.
 
     >>> moving_average([1.0, 0.0])
     0.6

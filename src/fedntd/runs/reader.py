@@ -1,4 +1,4 @@
-"""Runs as their folders tell of them, finished or still going on: for tables, reports and whoever else only reads."""
+"""Read-only access to run folders, finished or still running: for tables and reports."""
 
 import dataclasses
 import hashlib
@@ -24,25 +24,25 @@ from fedntd.support.files import read_json
 
 
 class Damaged(FedntdError):
-    """A run folder that cannot be read as it is. A table or a report can do without it, if its owner says so."""
+    """A run folder that cannot be read. The user may leave it out of a table or a report."""
 
     def __str__(self) -> str:
         return f"{self.without_choice}, or leave out this run"
 
     @property
     def without_choice(self) -> str:
-        """Told of a run that was left out already."""
+        """The message for a run that was left out already."""
         return f"{super().__str__()}; put a copy back"
 
 
-def require_sound(condition: bool, what: str) -> None:
+def require_sound(condition: bool, message: str) -> None:
     if not condition:
-        raise Damaged(what)
+        raise Damaged(message)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds. What takes its time to read is read when it is first asked for."""
+    """The contents of a run folder. Large files are read when they are first needed."""
 
     path: Path
     config: Config
@@ -55,24 +55,25 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The config, flat: {"federation.rounds": 200, ...}."""
+        """The config by full key: {"federation.rounds": 200, ...}."""
         return tables.flat(self.config)
 
     @cached_property
     def records(self) -> list[Record]:
-        records = looked_at(read_records, self.path / "records.jsonl")
+        """One record per round."""
+        records = read_or_damaged(read_records, self.path / "records.jsonl")
         self.require_all(len(records))
         return records
 
     @cached_property
     def columns(self) -> dict[str, list[float]]:
-        """What tables need of every run, one value a round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
-        columns = looked_at(read_columns, self.path / "records.jsonl")
+        """What tables need of every run, one value per round: accuracy, forgetting, seconds, bytes_up, bytes_down."""
+        columns = read_or_damaged(read_columns, self.path / "records.jsonl")
         self.require_all(len(columns["accuracy"]))
         return columns
 
     def require_all(self, rounds: int) -> None:
-        """A run that has finished must not go into a mean without some of its rounds, or without all of them."""
+        """Check that no rounds of a finished run are missing: it would silently distort a mean."""
         planned = self.config.federation.rounds
         require_sound(
             self.status != "finished" or rounds >= planned,
@@ -81,37 +82,39 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How many were played."""
+        """The number of rounds played."""
         return len(self.columns["accuracy"])
 
     @cached_property
     def starts(self) -> list[dict[str, Any]]:
-        """Where and when it was begun, and gone on with."""
+        """The environment of each time the run was started or resumed: when, on which device, with which versions."""
         file = self.path / "environment.json"
-        entries = looked_at(read_json, file)
-        told = ("started", "device", "torch")  # what is asked for of every run
+        entries = read_or_damaged(read_json, file)
+        required = ("started", "device", "torch")
         last = entries[-1] if isinstance(entries, list) and entries else None
-        whole = isinstance(last, dict) and all(isinstance(last.get(key), str) for key in told)
-        require_sound(whole, f"{file} is damaged: it has no entry with {', '.join(told)}")
+        complete = isinstance(last, dict) and all(isinstance(last.get(key), str) for key in required)
+        require_sound(complete, f"{file} is damaged: it has no entry with {', '.join(required)}")
         return entries
 
     @property
     def environment(self) -> dict[str, Any]:
+        """The environment of the last start."""
         return self.starts[-1]
 
     @property
     def key(self) -> str:
-        """The same for as long as the run is, however often it is gone on with; another one if it is trained anew."""
-        told = [tables.identity(self.config), self.path.resolve().name, self.starts[0].get("started")]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        """A hash that stays the same when the run is resumed, and changes when it is trained anew."""
+        parts = [tables.identity(self.config), self.path.resolve().name, self.starts[0].get("started")]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     @cached_property
     def partition(self) -> dict[str, Any]:
+        """Class names, and how many samples of each class every client owns."""
         file = self.path / "partition.json"
-        found = table_with(("classes", "counts"), list, file)
-        even = all(isinstance(row, list) and len(row) == len(found["classes"]) for row in found["counts"])
-        require_sound(even, f"{file} is damaged: a client's counts are not one for each class")
-        return found
+        table = table_with(("classes", "counts"), list, file)
+        complete = all(isinstance(row, list) and len(row) == len(table["classes"]) for row in table["counts"])
+        require_sound(complete, f"{file} is damaged: a client does not have one count for each class")
+        return table
 
     @property
     def classes(self) -> list[str]:
@@ -119,13 +122,13 @@ class Run:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Samples of each class that each client owns, [client, class]."""
+        """The number of samples of each class that each client owns, [client, class]."""
         return np.array(self.partition["counts"])
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among `paths`, and those right inside them: each once, however often and by whatever path."""
-    found: list[Path] = []
+    """The run folders among `paths` and directly inside them, each once, even if it is reached by two paths."""
+    folders: list[Path] = []
     for path in paths:
         require(path.exists(), f"there is no folder {path}")
         inside = sorted(config.parent for config in path.glob("*/config.toml"))
@@ -133,25 +136,31 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
             bool(inside) or (path / "config.toml").exists(),
             f"{path} is neither a run folder nor a folder of run folders",
         )
-        found += [path] if (path / "config.toml").exists() else inside
-    first: dict[Path, Path] = {}
-    for path in found:
-        first.setdefault(path.resolve(), path)
-    return list(first.values())
+        folders += [path] if (path / "config.toml").exists() else inside
+    unique: dict[Path, Path] = {}
+    for path in folders:
+        unique.setdefault(path.resolve(), path)
+    return list(unique.values())
 
 
 def read_runs(places: Sequence[Path], *parts: str, over: Collection[Path] = ()) -> list[Run]:
-    """The runs that `find_runs` finds, without those that are `over` with, and damaged ones that were not named."""
+    """The runs that `find_runs` finds, without those in `over` and without damaged ones that were not named themselves.
+
+    parts: attributes of `Run` to read at once, such as "records"
+    """
     runs = read_sound([path for path in find_runs(places) if path not in over], *parts, named=places)
     require(bool(runs or over), f"there is no run in {', '.join(map(str, places))} that can be read")
     return runs
 
 
 def read_sound(paths: Iterable[Path], *parts: str, named: Collection[Path] = ()) -> list[Run]:
-    """Runs, with these parts of them read. A damaged one is told on stderr and left out, so that the others can be
-    looked at; unless it was named itself: who asks for a run shall not get an answer without it."""
+    """The runs in `paths`, with these `parts` read.
+
+    A damaged run is reported on stderr and left out, so that the others can be used. If it is one of `named`, it is an
+    error: a run that the user asked for must not be left out.
+    """
     runs = []
-    # many runs are millions of numbers, and none becomes garbage: looking through them takes as long as reading them
+    # Many runs are millions of numbers, none of them garbage. The collector would take as long as the reading.
     with collector_paused():
         for path in paths:
             try:
@@ -167,27 +176,28 @@ def read_sound(paths: Iterable[Path], *parts: str, named: Collection[Path] = ())
 
 
 def read_run(path: str | Path) -> Run:
-    """The run in a folder, finished or still going on. Nothing that its config names is imported."""
+    """The run in a folder, finished or still running. Code that its config names is not imported."""
     path = Path(path)
     for name in ("config.toml", "status.json"):
-        require_sound((path / name).is_file(), f"{path} has no {name}, so it is no run folder")
+        require_sound((path / name).is_file(), f"{path} has no {name}, so it is not a run folder")
     status = table_with(("status", "reason"), str, path / "status.json")
     return Run(
         path=path,
-        config=looked_at(read_config, path / "config.toml"),
+        config=read_or_damaged(read_config, path / "config.toml"),
         status="interrupted" if status["status"] == "running" and not is_locked(path) else status["status"],
         reason=status["reason"],
     )
 
 
 def table_with(keys: Sequence[str], kind: type, file: Path) -> dict[str, Any]:
-    found = looked_at(read_json, file)
-    whole = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key in keys)
-    require_sound(whole, f"{file} is damaged: it has no {' and '.join(keys)}")
-    return found
+    """The JSON table in `file`, whose `keys` must have values of type `kind`."""
+    table = read_or_damaged(read_json, file)
+    complete = isinstance(table, dict) and all(isinstance(table.get(key), kind) for key in keys)
+    require_sound(complete, f"{file} is damaged: it has no {' and '.join(keys)}")
+    return table
 
 
-def looked_at(reader: Callable[[Path], Any], path: Path) -> Any:
+def read_or_damaged(reader: Callable[[Path], Any], path: Path) -> Any:
     try:
         return reader(path)
     except FedntdError as error:
@@ -195,7 +205,7 @@ def looked_at(reader: Callable[[Path], Any], path: Path) -> Any:
 
 
 def is_locked(path: Path, name: str = ".lock") -> bool:
-    """Whether a process is writing to the run folder; by ".sweep-lock", whether a sweep works in a folder of them."""
+    """Whether a process is writing to the run folder; with ".sweep-lock", whether a sweep works in a folder of runs."""
     if not (path / name).exists():
         return False
     try:
@@ -207,7 +217,7 @@ def is_locked(path: Path, name: str = ".lock") -> bool:
         return False
 
 
-COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
+COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of Record's fields
     "accuracy": float,
     "forgetting": float,
     "bytes_down": int,
@@ -217,26 +227,27 @@ COLUMNS: dict[str, Callable[[bytes], float]] = {  # in the order of the record
 
 
 def read_columns(file: Path) -> dict[str, list[float]]:
-    """Some measures of all rounds, picked out of the lines: whole records of a thousand runs would take seconds."""
+    """The `COLUMNS` of all rounds, picked out of the lines: parsing whole records of a thousand runs takes seconds."""
     try:
         content = file.read_bytes() if file.exists() else b""
     except OSError as error:
         raise FedntdError(f"{file} cannot be read: {error.strerror}") from error
-    found = a_line().findall(content)
-    if len(found) == content.count(b"\n"):
-        values = zip(*found, strict=True) if found else [()] * len(COLUMNS)
+    rows = line_pattern().findall(content)
+    if len(rows) == content.count(b"\n"):
+        values = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
         with suppress(ValueError):
             return {name: [*map(kind, column)] for (name, kind), column in zip(COLUMNS.items(), values, strict=True)}
-    records = read_records(file)  # a half-written line; or written by somebody else, or damaged, which it tells
+    # The last line is unfinished, another program wrote the file, or it is damaged, which read_records reports.
+    records = read_records(file)
     columns = {name: [getattr(record, name) for record in records] for name in COLUMNS}
     for name, column in columns.items():
-        require(all(isinstance(value, int | float) for value in column), f"{file} is damaged: {name} is no number")
+        require(all(isinstance(value, int | float) for value in column), f"{file} is damaged: {name} is not a number")
     return columns
 
 
 @cache
-def a_line() -> re.Pattern[bytes]:
-    """The beginning of a record as `to_line` writes it, up to the last of the columns; these are its groups."""
+def line_pattern() -> re.Pattern[bytes]:
+    """Matches a record as `to_line` writes it. Its groups are the values of `COLUMNS`."""
     names = [f.name for f in dataclasses.fields(Record)]
     fields = dataclasses.fields(Record)[: names.index(list(COLUMNS)[-1]) + 1]
     values = [

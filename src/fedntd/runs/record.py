@@ -1,15 +1,15 @@
-"""The run folder: what is written while a run goes on, and how a run is taken up again.
+"""The run folder: what a run writes, and how it is restored.
 
     config.toml             the resolved settings
     environment.json        versions, device, commit: one entry for each time the run was started or resumed
     partition.json          class names, and how many samples of each class every client owns
-    records.jsonl           one record a round
-    checkpoint.safetensors  weights, server and client state after some round
+    records.jsonl           one record per round
+    checkpoint.safetensors  weights, server and client states after some round
     status.json             running, finished, failed or pruned, and why
 
-Every file is complete at any moment: it is written aside and moved into place, or (records) only ever appended to.
-A resumed run goes back to its checkpoint and plays the rounds after it again, which gives the same records. Others look
-at a run folder through `runs.py`.
+Every file is complete at any moment: it is written to a temporary file and moved into place, or (records) only appended
+to. A resumed run restores its checkpoint and replays the rounds after it, which gives the same records. Code that only
+reads run folders uses `reader.py`.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ from fedntd.support.environment import environment
 from fedntd.support.files import atomic, read_json, sync
 from fedntd.tree import Weights
 
-PATIENCE = 1.0  # seconds: whoever looks whether a run goes on (`is_locked`) holds its lock for a moment
+PATIENCE = 1.0  # seconds to wait for a lock, because `is_locked` holds it for a moment
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was measured in one round. Accuracies are shares of 1; `None`: not measured in this round."""
+    """The measures of one round. Accuracies are between 0 and 1; `None` means not measured in this round."""
 
     round: int
     accuracy: float  # of the global model after the round, on the whole test part
@@ -79,13 +79,13 @@ def mean_and_std(name: str, values: Sequence[float] | np.ndarray) -> dict[str, f
 
 @dataclass
 class State:
-    """All that changes from round to round; with the config, all that is needed to go on."""
+    """All that changes from round to round. With the config, it is all that is needed to continue a run."""
 
     w: Weights
     server: dict[str, Any]
-    own: dict[int, dict[str, Any]] = field(default_factory=dict)  # of clients that have trained
+    own: dict[int, dict[str, Any]] = field(default_factory=dict)  # states of the clients that have trained
     round: int = 0
-    without_clients: bool = False  # from a checkpoint that was written without `own`
+    without_clients: bool = False  # whether it comes from a checkpoint that was written without `own`
 
 
 class Taken(FedntdError):
@@ -93,12 +93,12 @@ class Taken(FedntdError):
 
 
 class RunFolder:
-    """The folder of a run that is going on; while it is open, no other process can write to it."""
+    """The folder of a run in progress. While it is open, no other process can write to it."""
 
     def __init__(self, path: Path, config: Config, resume: bool) -> None:
         self.path, self.config, self.resume = path, config, resume
         self.recorded_round, self.saved_round = 0, 0
-        self.noted: list[str] = []
+        self.notes: list[str] = []
         self.lock = FileLock(path / ".lock")
 
     def __enter__(self) -> Self:
@@ -129,7 +129,7 @@ class RunFolder:
     def start(
         self, classes: Sequence[str], counts: np.ndarray, device: torch.device, precision: str, engine: str = ""
     ) -> None:
-        """Write what is known before the first round."""
+        """Write the files that are known before the first round."""
         self.put_json("partition.json", {"classes": list(classes), "counts": counts.tolist()})
         file = self.path / "environment.json"
         earlier = read_own(file, read_starts) if file.exists() else []
@@ -140,7 +140,7 @@ class RunFolder:
         if not (self.path / "records.jsonl").exists():
             self.put("records.jsonl", "")
         self.put_status("running")
-        self.put("config.toml", tables.to_toml(self.config))  # last: with it, the folder holds a run
+        self.put("config.toml", tables.to_toml(self.config))  # last, because it marks the folder as a run
 
     def restore(self, device: torch.device) -> tuple[State, list[Record]] | None:
         """The state of the last checkpoint and the records up to it; None if there is no checkpoint yet."""
@@ -148,7 +148,7 @@ class RunFolder:
         state = load_checkpoint(file, device) if file.exists() else None
         require(
             bool(state or not self.has_finished),
-            f"{self.path} has finished, but its checkpoint is gone, without which it would be trained anew: "
+            f"{self.path} has finished, but its checkpoint is gone, so it would be trained again from the start: "
             f"{or_anew(self.path)}",
         )
         kept = state.round if state else 0
@@ -160,8 +160,8 @@ class RunFolder:
         )
         require(
             kept == rounds or not (state and state.without_clients),
-            f"{self.path} was kept without what its clients had learned, so no further rounds can be played; start a "
-            f"longer run anew with another --out",
+            f"{self.path} was saved without its clients' states, so no further rounds can be played; start a longer "
+            f"run anew with another --out",
         )
         records = read_own(self.path / "records.jsonl", read_records)[:kept]
         require(
@@ -175,7 +175,7 @@ class RunFolder:
 
     @property
     def has_finished(self) -> bool:
-        with suppress(FedntdError, AttributeError):  # a damaged status is written anew
+        with suppress(FedntdError, AttributeError):  # a damaged status is rewritten when the run starts
             return read_json(self.path / "status.json").get("status") == "finished"
         return False
 
@@ -185,25 +185,27 @@ class RunFolder:
         self.recorded_round = record.round
 
     def save(self, state: State, with_clients: bool = True) -> None:
-        """Write the checkpoint; without the clients' own states it is smaller, and no further rounds can be played from
-        it."""
+        """Write the checkpoint, unless there is one of this round or the round has no record yet.
+
+        Without the clients' own states it is smaller, but no further rounds can be played from it.
+        """
         if state.round == self.saved_round or state.round > self.recorded_round:
             return
         own = {str(k): own for k, own in state.own.items()} if with_clients else {}
         tensors = tree.flatten({"w": state.w, "server": state.server, "own": own})
         left_out = {"clients": "left out"} if state.own and not with_clients else {}
-        with writing(self.path), atomic(self.path / "checkpoint.safetensors", locked=True, synced=True) as aside:
+        with writing(self.path), atomic(self.path / "checkpoint.safetensors", locked=True, synced=True) as temporary:
             sync(self.path / "records.jsonl")  # a checkpoint must never be ahead of the records on disk
             contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-            save_file(contiguous, aside, metadata={"round": str(state.round), **left_out})
-            shutil.copymode(self.path / "records.jsonl", aside)  # safetensors lets nobody else read its files
+            save_file(contiguous, temporary, metadata={"round": str(state.round), **left_out})
+            shutil.copymode(self.path / "records.jsonl", temporary)  # safetensors makes files private to their owner
         self.saved_round = state.round
 
     def put_notes(self, notes: Sequence[str]) -> None:
-        """Where the engine goes a slower way than its own: into the last entry of environment.json."""
-        if list(notes) != self.noted:
+        """Write the engine's notes on slower fallbacks into the last entry of environment.json."""
+        if list(notes) != self.notes:
             entries = read_own(self.path / "environment.json", read_starts)
-            entries[-1]["notes"] = self.noted = list(notes)
+            entries[-1]["notes"] = self.notes = list(notes)
             self.put_json("environment.json", entries)
 
     def put_status(self, status: str, reason: str = "") -> None:
@@ -213,25 +215,28 @@ class RunFolder:
         self.put(name, json.dumps(value, indent=1) + "\n")
 
     def put(self, name: str, text: str) -> None:
-        with writing(self.path), atomic(self.path / name, locked=True, synced=True) as aside:
-            aside.write_text(text, encoding="utf-8")
+        with writing(self.path), atomic(self.path / name, locked=True, synced=True) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def read_config(file: Path) -> Config:
     table = tables.read(file)
-    require(bool(table), f"{file} is damaged: it is empty")  # which would be a run with all defaults
+    require(bool(table), f"{file} is damaged: it is empty")  # it would read as a config with all defaults
     return tables.from_table(table)
 
 
 def read_starts(file: Path) -> list[dict[str, Any]]:
     entries = read_json(file)
-    whole = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
-    require(whole, f"{file} is damaged: it is no list of tables")
+    valid = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+    require(valid, f"{file} is damaged: it is not a list of tables")
     return entries
 
 
 def as_begun(config: Config, folder: Path) -> Config:
-    """Where the precision is left to the device: with that which the run in this folder began with, wherever it was."""
+    """The config with precision "auto" replaced by the precision of the last start of the run in this folder.
+
+    A run thus keeps its precision when it is resumed on another device.
+    """
     if config.precision == "auto" and (folder / "environment.json").is_file():
         entries = read_own(folder / "environment.json", read_starts)
         return replace(config, precision=entries[-1].get("precision", "auto") if entries else "auto")
@@ -239,9 +244,9 @@ def as_begun(config: Config, folder: Path) -> Config:
 
 
 def check_same(config: Config, saved: Config, path: Path) -> None:
-    """A run may be resumed with more rounds; any other change would make it another run."""
+    """Check that a run is resumed with its own settings. Only rounds, workers and checkpoint_seconds may differ."""
     same = {section for section, name in own_names(config).items() if own_names(saved).get(section) == name}
-    # with the defaults of settings that the user's own code has got since
+    # The user's own code may have new settings since; give the saved config their defaults.
     choices = {section: resolve_own(section, getattr(saved, section)) for section in same if section in CHOICES}
     now, then = tables.flat(config), tables.flat(replace(saved, **choices))
     for key in sorted(now.keys() | then.keys()):
@@ -254,23 +259,24 @@ def check_same(config: Config, saved: Config, path: Path) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a failed write (a full disk, no permission) into one sentence."""
+    """Turn a failed write (a full disk, no permission) into a FedntdError that says what to do."""
     try:
         yield
     except (OSError, safetensors.SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        begun = os.path.exists(folder / "config.toml")  # which does not mind a folder that may not be looked into
-        then = "the last checkpoint is kept: make room, then go on with --resume" if begun else "choose another folder"
-        raise FedntdError(f"{folder} cannot be written to: {reason}; {then}") from error
+        started = os.path.exists(folder / "config.toml")  # false, not an error, if the folder is not readable
+        kept = "the last checkpoint is kept: make room, then go on with --resume"
+        advice = kept if started else "choose another folder"
+        raise FedntdError(f"{folder} cannot be written to: {reason}; {advice}") from error
 
 
 def or_anew(folder: Path) -> str:
-    """What to do about a damaged file: the same for a run by itself and for one of a sweep, whose other runs stay."""
+    """What to do about a damaged file. It holds for a single run and for one run of a sweep, whose others stay."""
     return f"put a copy back, or delete {folder} to start this run anew"
 
 
 def read_own(file: Path, reader: Callable[[Path], Any] = read_json) -> Any:
-    """A file without which its run cannot go on."""
+    """Read a file without which the run cannot continue."""
     try:
         return reader(file)
     except FedntdError as error:
@@ -278,6 +284,7 @@ def read_own(file: Path, reader: Callable[[Path], Any] = read_json) -> Any:
 
 
 def load_checkpoint(file: Path, device: torch.device) -> State:
+    """The state in a checkpoint, on `device`."""
     try:
         with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
             flat = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (it is no dict)
@@ -295,14 +302,14 @@ def to_line(record: Record) -> str:
 
 
 def read_records(file: Path) -> list[Record]:
-    """The complete records; a last line cut short by a kill is not one."""
+    """The complete records. A last line without its end, cut off by a kill, is ignored."""
     if not file.exists():
         return []
     try:
         *lines, _ = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise FedntdError(f"{file} cannot be read: {error}") from error
-    with suppress(ValueError, TypeError, AttributeError):  # all at once takes half the time of line by line
+    with suppress(ValueError, TypeError, AttributeError):  # parsing all lines at once takes half the time
         return [as_record(values) for values in json.loads(f"[{','.join(lines)}]")]
     records = []
     for number, line in enumerate(lines, start=1):
@@ -314,7 +321,7 @@ def read_records(file: Path) -> list[Record]:
 
 
 def as_record(values: dict[str, Any]) -> Record:
-    """Past the constructor of a frozen dataclass, which sets field by field, where all fields are given."""
+    """A record from its values. The slow constructor of a frozen dataclass is avoided if all fields are given."""
     if values.keys() != Record.__dataclass_fields__.keys():
         return Record(**values)
     record = object.__new__(Record)
