@@ -1,11 +1,11 @@
-"""Is what clients' models say together better than the mean of their weights? What does FedDF's server make of it?
+"""Is the ensemble of the clients' models better than the mean of their weights, and what does FedDF make of it?
 
     PYTHONPATH=src python benchmarks/ensemble.py RUN [--samples 5000 50000] [--rates 1e-3 1e-4] [--steps 800]
 
-RUN is a folder of a run on CIFAR-10, of any method; the round that would come next is played from its last checkpoint.
-Its clients' models are averaged, asked together on the test set, and distilled into their mean as `feddf` does, from
-so many unlabelled images of CIFAR-100, with Adam at such a rate. The last column is how far the weights are from those
-that were sent out. The run of docs/leaderboard.md:
+RUN is the folder of a run on CIFAR-10, of any method. The next round is played from its last checkpoint. Its clients'
+models are averaged, tested as an ensemble, and distilled into their mean as `feddf` does, for each number of unlabelled
+CIFAR-100 images (--samples) and each learning rate of Adam (--rates). The last column is the distance of the weights
+from those that were sent out. The run of docs/leaderboard.md:
 
     fedntd run cifar10-s2 --set algorithm.name=fedavg --set 'partition={name="lda", alpha=0.5}' --set precision=bf16 \\
         --set measure.local_every=0 --set federation.rounds=40 --out RUN

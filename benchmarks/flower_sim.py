@@ -3,9 +3,9 @@
     pip install -e '.[flower-simulation]'
     python benchmarks/flower_sim.py --sites 200 --ratio 0.05 --rounds 5
 
-Both train the paper's network with FedNTD on the images inside the package, from the same seed, on the CPU, with as
-many sites side by side as there are cores and one thread each. Flower's time is from the first round's question to the
-last record, without the start of Ray and the sites' introductions, which are told apart; ours without the import.
+Both train the paper's network with FedNTD on the images inside the package, from the same seed, on the CPU, with one
+site per core side by side and one thread each. Flower's time is from the first message of the first round to the last
+record; the start of Ray and the sites' introductions are shown separately. Our time excludes the import.
 """
 
 import argparse

@@ -3,17 +3,16 @@
     PYTHONPATH=src python benchmarks/gpu.py [--data DIR] [--only NAME ...] [--no-loop] [--out FILE.json]
 
 Every row is a setting of a FedNTD run of 200 rounds on CIFAR-10 (batch 50, 5 epochs, full augmentation, class-wise
-accuracy of the global model every round). The first round compiles and is shown apart. "A round" is the median of those
-after it, "200 rounds" 200 times their mean: all 199 of them (five with ResNet-10 and with ratio 1.0), unless --rounds
-says how many. The loop's round is timed in the same process.
+accuracy of the global model every round). The first round compiles and is shown separately. "A round" is the median of
+the later rounds, "200 rounds" 200 times their mean: over 199 rounds (five with ResNet-10 and with ratio 1.0), unless
+--rounds sets another number. The loop's round is timed in the same process.
 
 TFLOP/s counts the multiplications and additions of the convolutions and linear layers alone: 3 forward passes a
 trained sample (one forward, two backward, but no gradient of the images), 1 for the teacher, 1 a tested sample. Without
 the CIFAR-10 files, random images of the same shape are used, which take the same time.
 
-"three seeds" are three runs in one process, trained together: a round is one of all three. At the end, the first row's
-setting is started once more in a process of its own: from nothing to its first trained round, with what was compiled
-taken from the cache.
+"three seeds" are three runs trained together in one process: a round trains all three. At the end, the first row's
+setting is started once more in a new process, which is timed until its first trained round, with a warm compile cache.
 """
 
 import argparse

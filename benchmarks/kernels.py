@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/kernels.py [--clients 1 10] [--precision bf16] [--tune]
 
-Shows the time of a launch for all clients (batch 50), and what it achieves; `--tune` tries other tiles than those that
-tiles.py chooses, the fastest first. The time of a weight gradient is with the sum of its parts.
+Shows the time of a launch for all clients (batch 50), and its TFLOP/s; `--tune` tries other tiles than those
+that tiles.py chooses, and lists the fastest first. The time of a weight gradient includes the sum of its parts.
 """
 
 import argparse

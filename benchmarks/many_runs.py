@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/many_runs.py
 
 First makes the run folders of a sweep: 5 methods × 2 partitions × 10 learning rates × 10 seeds, 200 rounds each, with
-made-up numbers in place of training. Each command then runs some times; the fastest counts, from the start of Python to
-its end.
+made-up numbers in place of training. Each command then runs --repeat times; the fastest is reported, from the start of
+Python to its end.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def made_up(config: Config, rng: np.random.Generator) -> list[Record]:
 
 
 def make_folders(folder: Path, wanted: list[Config]) -> int:
-    """What a finished run leaves, but for its checkpoint, which is not read; the bytes of it."""
+    """Write the files of finished runs, except checkpoints, which are not read; return their size in bytes."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(10), 5000)
     started = [environment(torch.device("cpu"))]

@@ -3,10 +3,10 @@
     PYTHONPATH=src python benchmarks/small_runs.py [--runs 100] [--rounds 30] [--alone 5]
 
 Runs of the demo's setting that differ in their seed alone (FedNTD, the packaged images, 10 of 100 clients a round),
-without run folders. Of the runs one after the other only a few are made, and their mean counts for each of the others;
-the first of them is left out of it, since it compiles what the others find in the cache. Data and partitions are loaded
-before the clock starts. A second ratio leaves every first round out, in which steps are traced, compiled and captured:
-that of runs so long that it does not count.
+without run folders. Only a few runs are trained one after the other, and the total is extrapolated from their mean. The
+first of them is left out of the mean, because it compiles what the others find in the cache. Data and partitions are
+loaded before the clock starts. A second ratio leaves out every first round, in which steps are traced, compiled and
+captured: it is the ratio for runs so long that the first round does not matter.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python benchmarks/start.py --times 9
 
-Each is started anew so many times, in turn, so that a machine that gets slower meanwhile does not favour one of them;
-the median counts. `compare` reads a run of one round, and needs torch: the methods that a config names are checked by
-their own classes. `import torch` is shown beside it.
+Each command is started --times times, in turn, so that a machine that gets slower meanwhile does not favour one of
+them; the median is reported. `compare` reads a run of one round and needs torch, because the classes of the methods
+check a config. `import torch` is shown for comparison.
 """
 
 import argparse

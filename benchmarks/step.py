@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/step.py [--clients 1 2 10 100] [--precision bf16] [--kernels] [--timeline]
 
 FedNTD on the paper's network, batch 50, images of CIFAR-10's shape (random ones: they take the same time). A step's
-time is that of replaying its CUDA graphs, with its share of what is done ahead; `--kernels` also shows where it goes,
-and `--timeline` what runs when, on which stream: looking ahead, and two steps.
+time is that of replaying its CUDA graphs, with its share of the work done ahead. `--kernels` also shows the kernels
+that take longest, and `--timeline` what runs when and on which stream, for looking ahead and two steps.
 """
 
 import argparse

@@ -4,8 +4,8 @@
 
 Both train the same runs of the demo into run folders, in one process: each by `federate`, and all of them planned,
 grouped, trained and shown as a sweep does it. Passes alternate, so that a machine that gets slower meanwhile does not
-favour one of them; the overhead is that of the medians, in seconds and in seconds of the processors, which depend
-less on what else runs. The sweep's planning (its file, configs, groups) is counted in.
+favour one of them. The overhead is computed from the medians, in wall-clock seconds and in CPU seconds, which depend
+less on what else runs. The sweep's planning (its file, configs, groups) is included.
 """
 
 import argparse

@@ -109,7 +109,7 @@ def test_a_good_update_passes():
         ({"delta/w": torch.zeros(2, 3, dtype=torch.float64)}, r"is torch\.float64, not torch\.float32"),
         ({"delta/w": torch.tensor([[0, 0, 0], [0, float("nan"), 0]])}, "not finite"),
         ({"a": torch.tensor(-float("inf"))}, "'a' in its update is not finite"),
-        ({"b": torch.zeros(1)}, "'b' in its update is none of this method"),
+        ({"b": torch.zeros(1)}, "'b' in its update is not one of this method"),
     ],
 )
 def test_a_bad_update_is_refused(change: dict, sentence: str):

@@ -1,4 +1,4 @@
-"""Real federations through Flower: `fedntd flower new DIR` writes an app that uses what is here."""
+"""Real federations through Flower: `fedntd flower new DIR` writes an app that uses this package."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A site's side of a real federation: Flower starts a process of this app for each question of the coordinator."""
+"""The app of a site. Flower starts a process of it for each message from the coordinator."""
 
 import os
 import time
@@ -48,11 +48,11 @@ from fedntd.tree import Weights
 
 
 def client_app(load: Callable[[Site], Samples], mods: list[Mod] | None = None) -> ClientApp:
-    """The app of all sites; `load` gives a site its own samples, `mods` are Flower's."""
+    """The app of all sites. `load` returns the samples of a site; `mods` are passed to Flower's ClientApp."""
     app = ClientApp(mods=mods)
 
     def answers(question: str) -> Callable[[Callable[["AtSite", RecordDict], RecordDict]], None]:
-        """Register what a site answers; what it cannot do is told to the coordinator in one sentence."""
+        """Register the answer to a question. A `FedntdError` is sent to the coordinator as a refusal."""
         kind, _, action = question.partition(".")
 
         def register(answer: Callable[[AtSite, RecordDict], RecordDict]) -> None:
@@ -72,7 +72,7 @@ def client_app(load: Callable[[Site], Samples], mods: list[Mod] | None = None) -
 
 
 class AtSite:
-    """The site while it answers one question."""
+    """A site while it answers one message."""
 
     def __init__(self, load: Callable[[Site], Samples], context: FlowerContext) -> None:
         config, _ = read_settings(context.run_config)
@@ -87,18 +87,18 @@ class AtSite:
     def introduce(self, _: RecordDict) -> RecordDict:
         return RecordDict({"who": hello(self.site, self.samples, self.model.weights()).record()})
 
-    def train(self, asked: RecordDict) -> RecordDict:
-        """The same training as in a simulation, where this site is the client of its number."""
+    def train(self, records: RecordDict) -> RecordDict:
+        """Train as the client of this site's number does in a simulation."""
         started = time.perf_counter()
         config, number, samples = self.config, self.site.number, self.samples
-        order = Order(**asked.config_records["what"])  # pyright: ignore[reportArgumentType]
+        order = Order(**records.config_records["what"])  # pyright: ignore[reportArgumentType]
         folder = StateFolder(self.site, order.run)
         own = self.algorithm.init_client(self.model.weights())
         if own and order.last:
             own = folder.read(order.last, self.device)
         lr = torch.tensor(learning_rate(config.optimiser, order.round), dtype=self.model.storage, device=self.device)
         counts = torch.tensor(samples.counts, dtype=self.model.storage, device=self.device)
-        w, shared = (to_tree(asked.array_records[name], self.device) for name in ("weights", "shared"))
+        w, shared = (to_tree(records.array_records[name], self.device) for name in ("weights", "shared"))
         ctx = Context(w, shared, own, lr, config.optimiser.momentum, counts)
 
         owned = np.arange(len(samples.part.y))
@@ -113,22 +113,22 @@ class AtSite:
             folder.write(order.round, own, keep=order.last)
         measured = {}
         if config.measure.locals_in(order.round):
-            right = self.count(result.w, part, torch.from_numpy(owned).to(self.device).split(TEST_BATCH))
-            measured = {"right": float(right.correct.sum()), "summed_loss": float(right.loss)}
+            counted = self.count(result.w, part, torch.from_numpy(owned).to(self.device).split(TEST_BATCH))
+            measured = {"right": float(counted.correct.sum()), "summed_loss": float(counted.loss)}
         report = Report(len(owned), float(result.loss), time.perf_counter() - started, **measured)
         return RecordDict({"up": to_record(up), "report": MetricRecord(report.as_dict())})
 
-    def evaluate(self, asked: RecordDict) -> RecordDict:
-        """The global model on this site's held-out samples: only counts leave the site."""
+    def evaluate(self, records: RecordDict) -> RecordDict:
+        """Test the global model on this site's held-out samples. Only counts and their summed loss leave the site."""
         if self.samples.test is None:
             raise FedntdError("it has no held-out samples to test on")
-        w = to_tensors(asked.array_records["weights"], self.device)
+        w = to_tensors(records.array_records["weights"], self.device)
         part = self.on_device(self.samples.test)
-        found = self.count(w, part, in_batches(len(part)))
+        counted = self.count(w, part, in_batches(len(part)))
         return RecordDict(
             {
                 "counts": ConfigRecord(
-                    {"correct": found.correct.tolist(), "total": found.total.tolist(), "loss": float(found.loss)}
+                    {"correct": counted.correct.tolist(), "total": counted.total.tolist(), "loss": float(counted.loss)}
                 )
             }
         )
@@ -142,7 +142,7 @@ class AtSite:
 
 
 def build_model(samples: Samples, config: Any, device: torch.device) -> Model:
-    """The model of the settings with its initial weights, which are the same at the coordinator and at all sites."""
+    """The configured model with its initial weights, which are the same at the coordinator and at all sites."""
     module = build_module(config, samples.shape, len(samples.classes))
     model = Model(module, choose_precision(config, device))
     model.module.to(device)
@@ -152,10 +152,11 @@ def build_model(samples: Samples, config: Any, device: torch.device) -> Model:
 
 
 class StateFolder:
-    """A method's state of one site in one run, in files that never leave the site.
+    """A method's state at one site in one run, in files that never leave the site.
 
-    One file for each of the last two rounds in which the site trained. Which of them counts is known only when the
-    coordinator asks the next time: an update may come too late to be used, and is then as if it had never been.
+    Keeps the state of the last round that the coordinator is known to have used, and of the round trained after it.
+    Which of the two counts is known only from the coordinator's next message: an update that arrives too late is not
+    used, and its state is discarded.
     """
 
     def __init__(self, site: Site, run: str) -> None:
@@ -176,7 +177,10 @@ class StateFolder:
             ) from error
 
     def write(self, round: int, own: dict[str, Any], keep: int) -> None:
-        """What is of later rounds stays: training that outlived its node may end after that of the node's successor."""
+        """Write the state of `round` and delete earlier ones, except that of round `keep`.
+
+        Later states stay: training that outlived its node may end after the training of the restarted node.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with atomic(self.file(round)) as aside:

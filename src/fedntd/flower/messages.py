@@ -1,10 +1,11 @@
-"""What goes over the wire, and what is checked of it before it is used.
+"""The messages between the coordinator and the sites, and the checks of what arrives.
 
-The coordinator asks, a site answers; a question and its answer are Flower messages of named records:
+The coordinator asks and a site answers. Questions and answers are Flower messages of named records:
 
-    query.hello    -                                              -> who: the site's `Hello`
-    train          weights, shared (the method's), what (`Order`) -> up (the method's upload), report
-    evaluate       weights                                        -> counts: right answers and samples of each class
+    question       its records                                      records of the answer
+    query.hello    -                                                who: the site's `Hello`
+    train          weights, shared (the broadcast), what (`Order`)  up (the method's upload), report
+    evaluate       weights                                          counts: right answers and samples of each class
 
 Trees of tensors travel as Flower's ArrayRecords with flattened names: plain arrays, no pickle.
 """
@@ -37,13 +38,13 @@ HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
 class Settings:
     """The section [tool.flwr.app.config.flower] of an app; all other sections are those of `fedntd run`."""
 
-    out: str = "runs/federation"  # the run folder, where the coordinator runs; a run that is there is gone on with
-    min_share: float = 0.5  # of the sites that are asked, so many must give a good update for a round to count
-    time_limit: float = 600.0  # seconds that a round waits for answers, and the first one for sites to appear
-    failures: int = 3  # a site is left out once so many of its updates in succession were refused
-    max_samples: int = 10_000_000  # a site that claims to have more is refused
-    clip: float = 0.0  # a site's update is shortened to this Euclidean norm; 0: never
-    clip_quantile: float = 0.0  # clip follows this quantile of the updates' norms, from `clip` on; 0: it stays
+    out: str = "runs/federation"  # the run folder, at the coordinator; an unfinished run in it is resumed
+    min_share: float = 0.5  # share of the round's cohort that must return a valid update
+    time_limit: float = 600.0  # seconds that a round waits for answers, and the first round for sites to connect
+    failures: int = 3  # a site is left out after this many refused updates in succession
+    max_samples: int = 10_000_000  # a site that claims more is refused
+    clip: float = 0.0  # longer updates are scaled down to this Euclidean norm; 0: never
+    clip_quantile: float = 0.0  # clip follows this quantile of the updates' norms, starting at `clip`; 0: it stays
     noise: float = 0.0  # differential privacy: standard deviation of the noise on the sum of updates, over clip
     delta: float = 1e-5  # differential privacy: the probability for which epsilon need not hold
 
@@ -64,7 +65,7 @@ class Settings:
 
 
 def read_settings(run_config: UserConfig) -> tuple[Config, Settings]:
-    """From the app's settings, whose nested names Flower joins with dots."""
+    """The config and the section `flower` of an app. Flower joins the names of nested settings with dots."""
     table: dict[str, Any] = {}
     for name, value in run_config.items():
         section, dot, key = name.partition(".")
@@ -84,7 +85,7 @@ def to_record(branches: Tree) -> ArrayRecord:
 
 
 def to_tensors(record: ArrayRecord, device: torch.device) -> Weights:
-    # a copy, since what Flower hands out is a view of bytes that must not be written to
+    # a copy, since Flower returns a read-only view of bytes
     return {name: torch.from_numpy(array.numpy().copy()).to(device) for name, array in record.items()}
 
 
@@ -93,17 +94,17 @@ def to_tree(record: ArrayRecord, device: torch.device) -> dict[str, Any]:
 
 
 def refusal(sentence: str) -> RecordDict:
-    """A site's answer when it cannot do what it was asked."""
+    """A site's answer if it cannot do what the coordinator asked for."""
     return RecordDict({"refusal": ConfigRecord({"sentence": sentence})})
 
 
 def content(message: Message) -> RecordDict:
-    """Of an answer; a site that failed has sent a sentence instead."""
+    """The records of an answer. Raises the site's error if it sent one instead."""
     if message.has_error():
         raise FedntdError(f"it failed: {message.error.reason}")
     if "refusal" in message.content:
-        told = message.content.config_records.get("refusal", ConfigRecord())
-        raise FedntdError(str(told.get("sentence", "it refused without a reason")))
+        reason = message.content.config_records.get("refusal", ConfigRecord())
+        raise FedntdError(str(reason.get("sentence", "it refused without a reason")))
     return message.content
 
 
@@ -111,7 +112,7 @@ def content(message: Message) -> RecordDict:
 
 
 class Hello(NamedTuple):
-    """What a site says about itself before it takes part."""
+    """A site's description of itself, sent before it takes part."""
 
     number: int
     name: str
@@ -121,7 +122,7 @@ class Hello(NamedTuple):
     shape: list[int]  # of one sample
     weights: str  # names, shapes and types of the model's weights
     tests: bool  # whether it has held-out samples
-    integers: bool  # whether its samples are such, as tokens are
+    integers: bool  # whether its samples are integers, such as tokens
 
     def record(self) -> ConfigRecord:
         return ConfigRecord(self._asdict())
@@ -138,20 +139,20 @@ def describe(w: Weights) -> str:
 
 def read_hello(record: ConfigRecord) -> Hello:
     try:
-        found = Hello(**{name: record[name] for name in Hello._fields})  # pyright: ignore[reportArgumentType]
+        received = Hello(**{name: record[name] for name in Hello._fields})  # pyright: ignore[reportArgumentType]
     except KeyError as missing:
         raise FedntdError(
             f"its first message says nothing about {missing}; is its fedntd of another version?"
         ) from None
-    right = (int, str, str, list, list, list, str, bool, bool)
-    fits = all(type(value) is kind for value, kind in zip(found, right, strict=True))
-    if not fits or {*map(type, found.classes)} - {str} or {*map(type, found.shape)} - {int}:
+    types = (int, str, str, list, list, list, str, bool, bool)
+    fits = all(type(value) is expected for value, expected in zip(received, types, strict=True))
+    if not fits or {*map(type, received.classes)} - {str} or {*map(type, received.shape)} - {int}:
         raise FedntdError("its first message cannot be read; is its fedntd of another version?")
-    return found
+    return received
 
 
 def check_hello(found: Hello, wanted: Hello, clients: int, max_samples: int) -> None:
-    """Refuse a site that would train something else; `wanted` has version, classes, shape and weights as here."""
+    """Refuse a site that would train something else. `wanted` describes the coordinator."""
     require(
         found.version == wanted.version,
         f"it runs fedntd {found.version}, the coordinator {wanted.version}; install one version at all sites",
@@ -173,31 +174,31 @@ def check_hello(found: Hello, wanted: Hello, clients: int, max_samples: int) -> 
 def check_model(found: str, wanted: str) -> None:
     try:
         theirs, ours = json.loads(found), json.loads(wanted)
-        unlike = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))[:1]
-        what = [f"{m[name][0]} ({m[name][1]})" if name in m else "missing" for name in unlike for m in (theirs, ours)]
-    except Exception:  # whatever strange text can lead to
+        first = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))[:1]
+        kinds = [f"{m[name][0]} ({m[name][1]})" if name in m else "missing" for name in first for m in (theirs, ours)]
+    except Exception:  # a malformed description can fail in any way
         raise FedntdError("its description of the model cannot be read") from None
-    if unlike:
-        raise FedntdError(f"it has another model: '{unlike[0]}' is {what[0]} there, {what[1]} at the coordinator")
+    if first:
+        raise FedntdError(f"it has another model: '{first[0]}' is {kinds[0]} there, {kinds[1]} at the coordinator")
 
 
 # --- a round ----------------------------------------------------------------------------------------------------
 
 
 class Order(NamedTuple):
-    """What a site is to do in a round, besides training from the weights that come with it."""
+    """The run and round to train, sent to a site with the weights."""
 
-    run: str  # of which run, since a site keeps its state for each
+    run: str  # a site keeps a separate state for each run
     round: int
-    last: int  # the last round in which an update of this site was used; its state is that of then. 0: none yet
+    last: int  # the last round in which an update of this site was used; its state dates from then. 0: none yet
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a site measured while it trained: numbers only."""
+    """Numbers that a site measured while it trained."""
 
     samples: int
-    loss: float  # of the local objective, mean over the steps
+    loss: float  # the local objective, mean over the steps
     seconds: float
     right: float = math.nan  # right answers of the trained model on the site's own samples, where measured
     summed_loss: float = math.nan  # and the cross-entropy, summed over them
@@ -207,13 +208,16 @@ class Report:
 
 
 def read_update(message: Message, like: Mapping[str, Tensor], samples: int) -> tuple[Weights, Report]:
-    """A site's update, if it is one: as flat as it came, of the names, shapes and types of `like`, and finite."""
+    """A site's update and report. Checks that the update is finite, with the names, shapes and types of `like`.
+
+    Update and `like` are flat: one tensor for each name.
+    """
     records = content(message)
     try:
         arrays, numbers = records.array_records["up"], dict(records.metric_records["report"])
         report = Report(**numbers)  # pyright: ignore[reportArgumentType]
         up = to_tensors(arrays, torch.device("cpu"))
-    except Exception as error:  # whatever strange bytes can lead to
+    except Exception as error:  # malformed bytes can fail in any way
         raise FedntdError(f"its answer cannot be read: {error}") from error
     check_update(up, like)
     check_report(report, samples)
@@ -231,7 +235,7 @@ def check_update(up: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
         require(found.dtype == wanted.dtype, f"the tensor '{name}' in its update is {found.dtype}, not {wanted.dtype}")
         require(bool(found.isfinite().all()), f"the tensor '{name}' in its update is not finite (NaN or infinite)")
     if unknown := up.keys() - like.keys():
-        raise FedntdError(f"the tensor '{min(unknown)}' in its update is none of this method")
+        raise FedntdError(f"the tensor '{min(unknown)}' in its update is not one of this method")
 
 
 def check_report(report: Report, samples: int) -> None:
@@ -252,14 +256,14 @@ def check_report(report: Report, samples: int) -> None:
 
 def read_counts(message: Message, classes: int, max_samples: int) -> Counts:
     try:
-        found = content(message).config_records["counts"]
-        numbers = (found["correct"], found["total"], found["loss"])
+        counts = content(message).config_records["counts"]
+        numbers = (counts["correct"], counts["total"], counts["loss"])
         correct, total, loss = (torch.tensor(n, dtype=torch.float64) for n in numbers)
     except FedntdError:
         raise
-    except Exception as error:  # whatever strange bytes can lead to
+    except Exception as error:  # malformed bytes can fail in any way
         raise FedntdError(f"its counts cannot be read: {error}") from error
     shapes = correct.shape == total.shape == (classes,) and loss.shape == ()
-    right = shapes and 1 <= total.sum() <= max_samples and loss.isfinite()
-    require(bool(right and (correct >= 0).all() and (correct <= total).all()), "its counts are not believable")
+    in_range = shapes and 1 <= total.sum() <= max_samples and loss.isfinite()
+    require(bool(in_range and (correct >= 0).all() and (correct <= total).all()), "its counts are not believable")
     return Counts(correct, total, loss)

@@ -1,4 +1,4 @@
-"""What a site or the coordinator of a real federation says about itself: its number, its settings, its samples."""
+"""A site of a real federation, and the samples of a site or of the coordinator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from fedntd.rng import generator
 class Site(NamedTuple):
     """One site, as its own process sees it."""
 
-    number: int  # from 0 to federation.clients - 1: decides its batches, and when it is asked to train
-    node: Mapping[str, str | int | float | bool]  # what its flower-supernode was given as --node-config
+    number: int  # from 0 to federation.clients - 1: determines its batches and the rounds in which it trains
+    node: Mapping[str, str | int | float | bool]  # the --node-config of its flower-supernode
     config: Config
 
     @property
@@ -28,14 +28,14 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled samples, and how a model sees them, which must be the same at all sites."""
+    """Labelled samples with their classes, normalisation and augmentation, which must be the same at all sites."""
 
-    part: Part  # at a site: what it trains on; at the coordinator: what the global model is tested on
+    part: Part  # at a site: training samples; at the coordinator: test samples
     classes: tuple[str, ...]  # of the whole federation; a site need not have samples of all
-    mean: tuple[float, ...] = ()  # of the pixels scaled to 0..1, one a channel; for uint8 images only
+    mean: tuple[float, ...] = ()  # of the pixels scaled to 0..1, one per channel; for uint8 images only
     std: tuple[float, ...] = ()
     augment: Augment | None = None
-    test: Part | None = None  # a site's held-out samples, used where the coordinator has no test set
+    test: Part | None = None  # a site's held-out samples, used if the coordinator has no test set
 
     def __post_init__(self) -> None:
         for where, part in (("the samples", self.part), ("the held-out samples", self.test)):
@@ -49,12 +49,12 @@ class Samples:
 
     @property
     def counts(self) -> list[int]:
-        """Of each class."""
+        """Number of samples of each class."""
         return torch.bincount(self.part.y, minlength=len(self.classes)).tolist()
 
 
 def site_number(node: Mapping[str, object], clients: int) -> int:
-    """Flower's simulation numbers its nodes by itself; a real site is told its number when it is started."""
+    """The site's number from its --node-config. Flower's simulation engine numbers its nodes by itself."""
     number = node.get("partition-id")
     if number is None:
         raise FedntdError("the site has no number; start flower-supernode with --node-config 'partition-id=0'")
@@ -67,7 +67,7 @@ def site_number(node: Mapping[str, object], clients: int) -> int:
 
 
 def dealt(site: Site) -> Samples:
-    """This site's share of the dataset that the settings name, dealt as `fedntd run` does: for trying things out."""
+    """This site's share of the configured dataset, dealt as `fedntd run` does. For trying things out."""
     dataset = load_dataset(site.config)
     owned = torch.from_numpy(deal(site.config, dataset.train.y.numpy())[site.number])
     part = Part(dataset.train.x[owned], dataset.train.y[owned])
@@ -75,7 +75,7 @@ def dealt(site: Site) -> Samples:
 
 
 def held_out(config: Config) -> Samples:
-    """The test part of the dataset that the settings name, in the order in which `fedntd run` tests."""
+    """The test part of the configured dataset, in the order in which `fedntd run` tests."""
     dataset = load_dataset(config)
     order = torch.from_numpy(generator(0, "test order").permutation(len(dataset.test.y)))
     part = Part(dataset.test.x[order], dataset.test.y[order])

@@ -1,4 +1,4 @@
-"""Where the samples are. Flower sends this file to all sites, and each calls `training_samples` on its own machine."""
+"""Load the samples. Flower sends this file to all sites, and each calls `training_samples` on its own machine."""
 
 from fedntd import Config
 from fedntd.flower.client_app import client_app
@@ -7,16 +7,16 @@ from fedntd.flower.site import Samples, Site, dealt, held_out
 
 
 def training_samples(site: Site) -> Samples:
-    """What this site trains on. It never leaves the site.
+    """This site's training samples. They never leave the site.
 
-    For trying things out, each site takes its share of images that come with fedntd. With data of your own, read it
-    from where this site has it: what stands in the site's --node-config is in `site.node`, such as site.node["data"].
+    As written, each site takes its share of the images that come with fedntd, for a trial. Replace this with code that
+    reads this site's own data. `site.node` holds the site's --node-config, such as site.node["data"].
     """
     return dealt(site)
 
 
 def test_samples(config: Config) -> Samples | None:
-    """What the coordinator tests on; None if it has nothing: then the sites test on their own held-out samples."""
+    """The coordinator's test samples. If it returns None, the sites test on their own held-out samples."""
     return held_out(config)
 
 
