@@ -6,7 +6,7 @@ import pytest
 
 from fedntd import ALGORITHMS
 from fedntd.config.schema import AuxiliarySettings
-from fedntd.sweep.plan import read_sweep
+from fedntd.sweep.jobs import read_sweep
 from fedntd.sweep.search import read_search
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -18,7 +18,7 @@ from rich.console import Console
 from fedntd.runs.reader import is_locked, read_run
 from fedntd.runs.record import RunFolder, read_records
 from fedntd.sweep.execute import train_group
-from fedntd.sweep.plan import jobs, read_sweep, status
+from fedntd.sweep.jobs import jobs, read_sweep, status
 from fedntd.sweep.show import Board, Row, live_table
 from started import Started
 

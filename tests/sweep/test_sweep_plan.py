@@ -8,7 +8,7 @@ import pytest
 from fedntd import FedntdError, federate
 from fedntd.config.schema import with_own_code
 from fedntd.config.toml import identity
-from fedntd.sweep.plan import Job, Sweep, free_name, groups, jobs, read_sweep
+from fedntd.sweep.jobs import Job, Sweep, free_name, groups, jobs, read_sweep
 
 Write = Callable[..., Path]
 

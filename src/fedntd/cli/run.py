@@ -21,7 +21,7 @@ from fedntd.runs.reader import read_run
 from fedntd.runs.record import Record
 from fedntd.simulation.together import federate, federate_together
 from fedntd.support.wording import thing
-from fedntd.sweep.plan import free_name
+from fedntd.sweep.jobs import free_name
 
 stdout, stderr = Console(), Console(stderr=True)
 OF_SWEEPS = {"base", "settings", "grid", "zip", "runs", "search"}  # keys that the settings of a run never have

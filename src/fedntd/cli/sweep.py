@@ -15,7 +15,7 @@ from fedntd.errors import require, require_one_of
 from fedntd.support.wording import count
 from fedntd.sweep import execute
 from fedntd.sweep.folder import working_in
-from fedntd.sweep.plan import Job, check, groups, jobs, most_together, read_sweep
+from fedntd.sweep.jobs import Job, check, groups, jobs, most_together, read_sweep
 from fedntd.sweep.show import Board
 from fedntd.sweep.slurm import write_script
 from fedntd.sweep.terminal import carry_out, tell_plan

@@ -17,7 +17,7 @@ from fedntd.runs.record import Record
 from fedntd.simulation.together import federate_together
 from fedntd.support.files import put, read_json
 from fedntd.support.wording import show, thing
-from fedntd.sweep.plan import by_shape
+from fedntd.sweep.jobs import by_shape
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from fedntd.config.toml import flat, how, identity
 from fedntd.errors import require
 from fedntd.runs.ledger import is_ledger, read_recorded
 from fedntd.runs.reader import Run, find_runs, read_sound
-from fedntd.sweep.plan import read_sweep
+from fedntd.sweep.jobs import read_sweep
 
 
 def collect(places: Sequence[Path], sweep: Path | None) -> tuple[list[Run], int]:

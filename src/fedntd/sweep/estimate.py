@@ -13,7 +13,7 @@ from fedntd.errors import FedntdError
 from fedntd.simulation.together import federate_together
 from fedntd.support.wording import duration
 from fedntd.sweep.execute import reason_of
-from fedntd.sweep.plan import Job
+from fedntd.sweep.jobs import Job
 from fedntd.sweep.show import rounds_left
 
 ROUNDS = 3  # the first of them compiles and warms up

@@ -28,7 +28,7 @@ from fedntd.config.toml import from_table, to_table
 from fedntd.errors import FedntdError, reason
 from fedntd.runs.record import Record, RunFolder, Taken
 from fedntd.simulation.together import federate_together
-from fedntd.sweep.plan import Job, status
+from fedntd.sweep.jobs import Job, status
 
 Event = dict[str, Any]
 Group = Sequence[Job]

@@ -24,8 +24,8 @@ from fedntd.runs.record import RunFolder
 from fedntd.support.wording import count, figure, show
 from fedntd.sweep.execute import Event, train_group, until_settled
 from fedntd.sweep.folder import working_in
+from fedntd.sweep.jobs import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
 from fedntd.sweep.pictures import readable, storage_of
-from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
 from fedntd.sweep.show import Board, passing
 from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
 from fedntd.sweep.terminal import same_command

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fedntd.support.wording import duration
 from fedntd.sweep.execute import Event
-from fedntd.sweep.plan import Job, rounds_done
+from fedntd.sweep.jobs import Job, rounds_done
 
 STYLES = {"running": "cyan", "finished": "green", "kept": "dim green", "failed": "bold red", "waiting": "dim"}
 ORDER = ("running", "failed", "finished", "waiting", "kept")

@@ -24,7 +24,7 @@ from fedntd.config.toml import from_table
 from fedntd.errors import FedntdError, require, require_known, require_one_of
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS
-from fedntd.sweep.plan import Changes, Sweep, with_changes
+from fedntd.sweep.jobs import Changes, Sweep, with_changes
 
 KEYS = ("sampler", "trials", "measure", "pruner", "warmup", "batch", "seed", "keys")
 RANGE = ("low", "high", "log", "step")
