@@ -155,7 +155,7 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
 
 def tell_cost(example: Config, seeds: Sequence[int], batch: int, trials: int) -> None:
     """What the search takes if all trials are like this one."""
-    from fedntd.sweep.estimate import estimate, told
+    from fedntd.sweep.cost import estimate, told
 
     together = [Job("", replace(example, seed=seed), Path()) for _ in range(batch) for seed in seeds]
     with stderr.status("measuring a few rounds"):

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from fedntd.support.wording import count
 from fedntd.sweep import execute, show
-from fedntd.sweep.estimate import estimate, told
+from fedntd.sweep.cost import estimate, told
 from fedntd.sweep.jobs import Job, Sweep
 
 stdout, stderr = Console(), Console(stderr=True)
