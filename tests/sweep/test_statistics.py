@@ -358,7 +358,7 @@ def test_compare_and_report_of_a_sweep(sweep: list[Run], command: Command, tmp_p
 
     assert command("report", *arguments, "-o", "page.html", "--figures", "figures")[0] == 0
     page = (tmp_path / "page.html").read_text()
-    assert "Two settings against each other" in page
+    assert "Accuracy by two settings" in page
     assert "paired t-test" in page
     assert {"two-settings.png", "cost.pdf"} <= {file.name for file in (tmp_path / "figures").iterdir()}
 
