@@ -208,7 +208,7 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
         (["requirements", "--out", "file"], "file/requirements/requirements.md cannot be written: "),
         (["record", "nowhere"], "there is no folder nowhere"),
         (["record", "."], ". has no run folders in it"),
-        (["page"], "there is no ledger docs/results/ledger; fedntd paper record makes one"),
+        (["page"], "there is no ledger docs/results/ledger; create one with: fedntd paper record"),
     ],
 )
 def test_mistakes_are_one_sentence(

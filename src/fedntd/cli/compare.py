@@ -1,4 +1,4 @@
-"""`fedntd compare`: a table of runs."""
+"""`fedntd compare`: print a table of runs."""
 
 import json
 from typing import Annotated
@@ -28,11 +28,11 @@ def compare(
 ) -> None:
     """Example: [b]fedntd compare runs/demo/fedavg runs/demo/fedntd[/b]
 
-    Of a sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
+    A sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
 
     For a paper: [b]fedntd compare runs/my-sweep --latex > table.tex[/b]
     """
-    require(not (as_latex and as_json), "--latex and --json are two ways to print one table; choose one")
+    require(not (as_latex and as_json), "--latex and --json cannot be combined; choose one")
     found = read_runs(runs, "columns")
     columns = extras(found, baseline, parse_target(target))
     if as_json:
