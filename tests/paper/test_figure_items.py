@@ -348,7 +348,7 @@ def test_hypersphere(make):
 
 def test_clients_unlike_one_another():
     p = np.array([[1, 0, 0], [1, 0, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 0, 1]], dtype=float)
-    assert fig_hypersphere.unlike(p) == [0, 3, 4]
+    assert fig_hypersphere.dissimilar_clients(p) == [0, 3, 4]
 
 
 def test_tsne(make, monkeypatch):

@@ -19,7 +19,7 @@ SETTINGS = table("cifar10-lda0.1")
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """Needs the data, but no training."""
+    """Compute p of ten clients. Needs the data, but no training."""
     config = replace(ITEM, runs={("", ""): SETTINGS}).config(("", ""), 0, results.setting)
     dataset = load_dataset(config)
     labels = dataset.train.y.numpy()

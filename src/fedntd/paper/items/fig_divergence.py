@@ -1,4 +1,4 @@
-"""How far local training moves the weights, against how far the client's classes are from what the model knows."""
+"""Weight divergence in local training against the distance between a client's classes and the model's accuracies."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,12 +20,15 @@ RUNS = {(name, COLUMN): table("cifar10-s2", method) for name, method in METHODS.
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """Records hold no weights, and a folder those of one round: so both runs are trained here, watched from inside."""
+    """Train both runs here and measure every round: records hold no weights, and run folders only the last ones."""
     measured = {}
     for cell in RUNS:
         federation = Federation(replace(ITEM, runs=RUNS).config(cell, 0, results.setting))
-        found = [distances(inside, federation.p) for inside in watch(federation)]
-        measured[key(cell)] = {"weights": [d.weights for d in found], "distributions": [d.distributions for d in found]}
+        rounds = [distances(inside, federation.p) for inside in watch(federation)]
+        measured[key(cell)] = {
+            "weights": [d.weights for d in rounds],
+            "distributions": [d.distributions for d in rounds],
+        }
     return measured
 
 

@@ -1,4 +1,4 @@
-"""The loss around the learned models: under noise, and over the plane of the two sharpest directions."""
+"""The loss around the trained models: under noise, and over the plane of the two sharpest directions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,12 +15,12 @@ from fedntd.paper.items.common import COLOURS, KEEP, folders, key, rehearse
 from fedntd.report.style import styled
 
 ROW = "16 clients, α=0.5"
-REACH = 0.5  # along the eigenvectors, which have length 1
+REACH = 0.5  # along each eigenvector (of length 1)
 SIGMAS = (0.0, 0.002, 0.004, 0.006, 0.008, 0.01)
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """At each run's last model, on test samples; the run folders must be at hand. Second derivatives: on the CPU."""
+    """Measure the test loss around the final model of each run, on the CPU. Needs the run folders."""
     small, measured = results.setting.small, {}
     for cell, (folder, *_) in folders(results).items():
         engine = (federation := reopen(folder, device="cpu", precision="fp32")).engine
@@ -79,7 +79,7 @@ def render(results: Results) -> list[Plot]:
 
 
 def small(settings: Settings) -> Settings:
-    """One step each of a few clients is enough to look around."""
+    """A rehearsal with one step at a few clients."""
     reduced = rehearse(1, ratio=0.2)(settings)
     return {**reduced, "federation": {**reduced["federation"], "local_epochs": 1, "batch_size": 25}}
 

@@ -1,4 +1,4 @@
-"""What local training gains on the clients' own distribution, and what it forgets outside of it."""
+"""What local training gains on the in-local distribution, and what it forgets on the out-local one."""
 
 import numpy as np
 
@@ -23,9 +23,9 @@ def render(results: Results) -> list[Plot]:
                 rounds, values, color=colour, linestyle=style, linewidth=1.2, label=f"global model {when} the round"
             )
         mean, std = percent(history[f"{side}_local"]), percent(history[f"{side}_local_std"])
-        at = np.isfinite(mean)
-        ax.plot(rounds[at], mean[at], color=RED, label="local models, mean ± std", **few(at.sum()))
-        band(ax, rounds[at], mean[at], std[at], RED)
+        known = np.isfinite(mean)
+        ax.plot(rounds[known], mean[known], color=RED, label="local models, mean ± std", **few(known.sum()))
+        band(ax, rounds[known], mean[known], std[known], RED)
         ax.set(title=title, xlabel="round", ylim=(0, 100))
         rounds_axis(ax, len(rounds))
     axes[0][0].set_ylabel("accuracy (%)")

@@ -1,4 +1,4 @@
-"""Accuracy in and out of the local distribution, step by step during local training."""
+"""In-local and out-local accuracy at each step of local training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,14 @@ SIDES = {"in_local": "in-local distribution $p$", "out_local": r"out-local distr
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """From the final model of each run, whose folder must be at hand: the clients of the round that would come next."""
+    """Trace the clients of the next round, from the final model of each run. Needs the run folders."""
     measured = {}
     for cell, (folder, *_) in folders(results).items():
         federation = reopen(folder)
         every = 1 if results.setting.small else 2
         traces = [trace_client(federation, k, every) for k in next_cohort(federation)[:10]]
         measured[key(cell)] = {
-            "steps": traces[0].steps,  # sharding: all clients have as many
+            "steps": traces[0].steps,  # the same for all clients, thanks to sharding
             **{side: [getattr(trace, side) for trace in traces] for side in SIDES},
         }
     return measured

@@ -1,4 +1,4 @@
-"""Proposition 2: distillation on the true classes weighs by p, that on the not-true classes by the out-local p~."""
+"""Proposition 2: distillation on true classes is weighted by p, on not-true classes by the out-local p~."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,13 +24,13 @@ SIDES = {
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """One client of the next round, trained by each method from the run's last model; the folder must be at hand."""
+    """Train one client of the next round by each method, from the final model of the run. Needs the run folder."""
     measured: dict[str, Any] = {}
     for name, method in METHODS.items():
         federation = reopen(folders(results)[CELL][0], engine="sequential", algorithm=Choice(method))
         inside, engine = next_round(federation), federation.engine
-        owned = torch.from_numpy(federation.parts[inside.record.cohort[0]]).to(federation.device)
-        batch = engine.train_part.plain(owned)
+        indices = torch.from_numpy(federation.parts[inside.record.cohort[0]]).to(federation.device)
+        batch = engine.train_part.plain(indices)
         with torch.no_grad():
             z, z_g = (engine.model.frozen(w, batch).logits for w in (inside.local(0), inside.w_g))
         split = kl_split(z, z_g, batch.y)
