@@ -41,12 +41,12 @@ def export(
     if to is None:
         require(not follow, "--follow needs --to: a file is written once")
         require(out.suffix in (".csv", ".parquet"), f"{out} must end in .csv or .parquet; or name a tracker with --to")
-        found = read_runs(runs, "columns" if per == "run" else "records")
-        write_rows(found, out, per)
+        exported = read_runs(runs, "columns" if per == "run" else "records")
+        write_rows(exported, out, per)
     else:
         require_one_of("--to", to, TRACKERS)
-        found = []
+        exported = []
         for done in track(runs, to, out, follow):
-            found.append(done)
+            exported.append(done)
             print(f"{done.name}: {count(len(done.records), 'round')}, {done.status}", file=sys.stderr, flush=True)
-    stdout.print(f"{count(len(found), 'run')} to {escape(str(out))}", soft_wrap=True, highlight=False)
+    stdout.print(f"{count(len(exported), 'run')} to {escape(str(out))}", soft_wrap=True, highlight=False)

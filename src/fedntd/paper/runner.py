@@ -131,12 +131,12 @@ class Workshop:
     # --- results ---
 
     def results(self, item: Item, setting: Setting) -> Results:
-        found: dict[Cell, list] = {}
+        runs: dict[Cell, list] = {}
         for run in wanted(item, setting):
             result = self.store.find(run.config) or self.store.find(replace(run.config, precision="auto"))
             if result is not None:
-                found.setdefault(run.cell, []).append(result)
-        return Results(item, setting, found, self.read_measured(item, setting).get("data", {}))
+                runs.setdefault(run.cell, []).append(result)
+        return Results(item, setting, runs, self.read_measured(item, setting).get("data", {}))
 
     # --- measuring ---
 

@@ -286,7 +286,7 @@ def runs_by_identity(out: Path) -> dict[str, Job]:
 
     Each keeps its stored config: a resumed run may not change how it is computed (its engine, say).
     """
-    found: dict[str, Job] = {}
+    existing: dict[str, Job] = {}
     for file in sorted(out.glob("*/config.toml")):
         try:
             config = from_table(read(file))
@@ -294,9 +294,9 @@ def runs_by_identity(out: Path) -> dict[str, Job]:
             continue
         job = Job(file.parent.name, config, file.parent, rounds_done(file.parent), status(file.parent))
         key = identity(config)
-        if key not in found or job.status == "finished":
-            found[key] = job
-    return found
+        if key not in existing or job.status == "finished":
+            existing[key] = job
+    return existing
 
 
 def status(folder: Path) -> str:

@@ -93,7 +93,7 @@ def rounds_axis(ax: Axes, rounds: int) -> None:
     ax.xaxis.set_major_locator(whole_numbers())
 
 
-def few(count: int) -> dict[str, Any]:
+def markers(count: int) -> dict[str, Any]:
     """Line style: markers if there are few points."""
     return {"marker": "o", "markersize": 3} if count <= 25 else {}
 

@@ -61,15 +61,15 @@ def dissimilar_clients(p: np.ndarray) -> list[int]:
 
 
 def render(results: Results) -> list[Plot]:
-    found = {method: m for method in METHODS if (m := results.measured.get(method))}
-    if not found:
+    by_method = {method: m for method in METHODS if (m := results.measured.get(method))}
+    if not by_method:
         return []
-    columns = max(len(models) for models in found.values())
+    columns = max(len(models) for models in by_method.values())
     figure, axes = panels(
-        2 * len(found), columns, 1.75 * columns + 0.4, 2.9 * len(found), height_ratios=[2, 1] * len(found)
+        2 * len(by_method), columns, 1.75 * columns + 0.4, 2.9 * len(by_method), height_ratios=[2, 1] * len(by_method)
     )
-    top = max(np.max(model["density"]) for models in found.values() for model in models)
-    for i, (method, models) in enumerate(found.items()):
+    top = max(np.max(model["density"]) for models in by_method.values() for model in models)
+    for i, (method, models) in enumerate(by_method.items()):
         for ring, line, model in zip(axes[2 * i], axes[2 * i + 1], models, strict=True):
             draw_ring(ring, np.array(model["density"]).mean(0))
             owns = model["owns"]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.paper.items.common import BLUE, GREY, MOTIVATION, RED, band, few, panels, percent, rehearse, rounds_axis
+from fedntd.paper.items.common import BLUE, GREY, MOTIVATION, RED, band, markers, panels, percent, rehearse, rounds_axis
 
 CELL = ("FedAvg", "LDA α=0.1")
 SIDES = {"in": "(a) in-local distribution $p$", "out": r"(b) out-local distribution $\tilde{p}$"}
@@ -24,7 +24,7 @@ def render(results: Results) -> list[Plot]:
             )
         mean, std = percent(history[f"{side}_local"]), percent(history[f"{side}_local_std"])
         known = np.isfinite(mean)
-        ax.plot(rounds[known], mean[known], color=RED, label="local models, mean ± std", **few(known.sum()))
+        ax.plot(rounds[known], mean[known], color=RED, label="local models, mean ± std", **markers(known.sum()))
         band(ax, rounds[known], mean[known], std[known], RED)
         ax.set(title=title, xlabel="round", ylim=(0, 100))
         rounds_axis(ax, len(rounds))

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedntd.analysis.rounds import next_cohort, reopen, trace_client
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.paper.items.common import COLOURS, KEEP, METHODS, band, few, folders, key, panels, percent, rehearse
+from fedntd.paper.items.common import COLOURS, KEEP, METHODS, band, folders, key, markers, panels, percent, rehearse
 
 COLUMN = "s=2"
 SIDES = {"in_local": "in-local distribution $p$", "out_local": r"out-local distribution $\tilde{p}$"}
@@ -28,21 +28,21 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def render(results: Results) -> list[Plot]:
-    found = {method: m for method in METHODS if (m := results.measured.get(key((method, COLUMN))))}
-    if not found:
+    by_method = {method: m for method in METHODS if (m := results.measured.get(key((method, COLUMN))))}
+    if not by_method:
         return []
     figure, axes = panels(1, 2, 6.6, 2.9, sharey=True)
     for ax, (side, title) in zip(axes[0], SIDES.items(), strict=True):
-        for method, traces in found.items():
+        for method, traces in by_method.items():
             values = percent(traces[side])  # [client, step]
             mean, std = values.mean(0), values.std(0)
-            ax.plot(traces["steps"], mean, color=COLOURS[method], label=method, **few(len(mean)))
+            ax.plot(traces["steps"], mean, color=COLOURS[method], label=method, **markers(len(mean)))
             band(ax, traces["steps"], mean, std, COLOURS[method])
         ax.set(title=title, xlabel="local step")
     axes[0][0].set(ylabel="accuracy (%)", ylim=(0, 100))
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=2)
-    clients = np.shape(next(iter(found.values()))["in_local"])[0]
+    clients = np.shape(next(iter(by_method.values()))["in_local"])[0]
     caption = (
         f"Test accuracy of {clients} clients during local training, from each method's final global model: mean ± std."
     )

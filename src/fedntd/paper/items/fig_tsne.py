@@ -52,29 +52,29 @@ def rounded(points: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def render(results: Results) -> list[Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
-    cases = {f"{case} locals": np.array(found[case]) for case in CASES}  # [model, sample, 2]
+    cases = {f"{case} locals": np.array(measured[case]) for case in CASES}  # [model, sample, 2]
     by_class, by_local = panels(1, 2, 7.4, 4.0), panels(1, 2, 7.4, 4.0)
     for (_, ((left, right),)), colours in ((by_class, class_colours), (by_local, local_colours)):
         for ax, (title, points) in zip((left, right), cases.items(), strict=True):
-            scatter(ax, points, colours(points, found["labels"]))
+            scatter(ax, points, colours(points, measured["labels"]))
             ax.set_title(title)
-    name_classes(by_class[0], found["classes"])
-    locals_ = len(found["homogeneous"]) - 1
+    name_classes(by_class[0], measured["classes"])
+    locals_ = len(measured["homogeneous"]) - 1
     keys = [("global", "black"), *((f"local {i + 1}", local_colour(i)) for i in range(locals_))]
     dots(by_local[0], keys, columns=6)
 
-    both = np.array(found["both"])
+    both = np.array(measured["both"])
     by_method, ((first, second),) = panels(1, 2, 7.4, 4.0)
     of_method = ["black", *[COLOURS["FedAvg"]] * locals_, *[COLOURS["FedNTD"]] * locals_]
     scatter(first, both, [[colour] * both.shape[1] for colour in of_method])
-    scatter(second, both, class_colours(both, found["labels"]))
+    scatter(second, both, class_colours(both, measured["labels"]))
     first.set_title("by method")
     second.set_title("by class")
     dots(first, [("global", "black"), *((method, COLOURS[method]) for method in ("FedAvg", "FedNTD"))], columns=3)
-    name_classes(second, found["classes"])
+    name_classes(second, measured["classes"])
     of = f"t-SNE of the features of {both.shape[1]} test samples in the global model and {locals_} local models"
     return [
         Plot("fig-tsne-class", by_class[0], f"{of}, coloured by class."),

@@ -69,18 +69,18 @@ def update_diversity(folder: Path, beta: float) -> float:
 
 
 def render(results: Results) -> list[Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
     figure, ((assumed, real, angles),) = panels(1, 3, 9.6, 3.0, width_ratios=[1.2, 1.2, 1])
-    assumed.plot(BETAS, found["assumed"], color=BLUE, label=r"$\Lambda(\beta)$")
+    assumed.plot(BETAS, measured["assumed"], color=BLUE, label=r"$\Lambda(\beta)$")
     assumed.plot(
-        BETAS, found["bound"], color=GREY, linestyle=(0, (2, 1.5)), label=r"bound, $\Lambda(0) - M\beta/(1+\beta)$"
+        BETAS, measured["bound"], color=GREY, linestyle=(0, (2, 1.5)), label=r"bound, $\Lambda(0) - M\beta/(1+\beta)$"
     )
     assumed.set(title="under the assumptions", ylabel=r"gradient diversity $\Lambda$")
-    real.plot(BETAS, found["classes"], color=GREEN, label=r"$(p + \beta\tilde{p}) \cdot g$, real class gradients")
-    real.plot(BETAS, found["objective"], color=ORANGE, label="FedNTD's objective, after one round")
-    real.plot(TRAINED, found["updates"], "o-", color=RED, label="local updates of FedNTD(β)", markersize=4)
+    real.plot(BETAS, measured["classes"], color=GREEN, label=r"$(p + \beta\tilde{p}) \cdot g$, real class gradients")
+    real.plot(BETAS, measured["objective"], color=ORANGE, label="FedNTD's objective, after one round")
+    real.plot(TRAINED, measured["updates"], "o-", color=RED, label="local updates of FedNTD(β)", markersize=4)
     real.set(title="measured", yscale="log")
     real.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     real.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -89,12 +89,12 @@ def render(results: Results) -> list[Plot]:
         ax.axhline(1, color="#555555", linewidth=0.7)
         ax.set_xlabel(r"$\beta$")
         ax.legend(fontsize=7)
-    shown = angles.imshow(found["cosines"], cmap="RdBu_r", vmin=-1, vmax=1)
+    shown = angles.imshow(measured["cosines"], cmap="RdBu_r", vmin=-1, vmax=1)
     angles.set(title="cosines of the class gradients $g_c$", xlabel="class", ylabel="class")
     angles.grid(False)
     figure.colorbar(shown, ax=angles, shrink=0.85)
     caption = (
-        f"Λ over β, {found['of']}. Left: with orthogonal class gradients of one length, as the proposition "
+        f"Λ over β, {measured['of']}. Left: with orthogonal class gradients of one length, as the proposition "
         "assumes, and the bound that it gives. Middle: at a trained model. Right: the class gradients there."
     )
     return [Plot("prop1", figure, caption)]

@@ -38,16 +38,16 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def render(results: Results) -> list[Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
     figure, ((left, middle, right),) = panels(1, 3, 9.4, 3.2)
-    grid = np.array(found["grid"])
-    simplex(left, grid, np.array(found["symmetric"]), "Π: the classes in every order")
-    simplex(middle, grid, np.array(found["one order"]), "Π: one order only")
-    for path in found["paths"]:
+    grid = np.array(measured["grid"])
+    simplex(left, grid, np.array(measured["symmetric"]), "Π: the classes in every order")
+    simplex(middle, grid, np.array(measured["one order"]), "Π: one order only")
+    for path in measured["paths"]:
         right.plot(PATH, path, color=BLUE, linewidth=0.8, alpha=0.6)
-    right.axhline(found["paths"][0][0], color=GREY, linestyle=(0, (2, 1.5)), linewidth=1)
+    right.axhline(measured["paths"][0][0], color=GREY, linestyle=(0, (2, 1.5)), linewidth=1)
     right.set(title="ten classes", xlabel="from uniform (0) to a random $p$ (1)", ylabel="$F(p)$")
     caption = (
         "F(p), the largest mean distance from p to the clients' distributions over the populations in Π. Left: three "
