@@ -1,4 +1,4 @@
-"""The sweeps that are shipped: each says its command first, and every run in it is a valid one."""
+"""The shipped sweep files: each begins with its command, and all of its runs are valid."""
 
 from pathlib import Path
 

@@ -132,7 +132,7 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):
 
 
 def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Path):
-    """Under whatever name, and computed however; any other difference makes it another run."""
+    """Regardless of its name and engine. Any other difference makes it a different run."""
 
     def to_train(settings: str) -> Sweep:
         return read_sweep(write(settings=settings), prepare=with_own_code)
