@@ -254,7 +254,7 @@ class TestLeaderboard:
         )
 
     def test_columns_are_where_methods_are_run(self, tmp_path: Path):
-        """Columns depend neither on a method's own settings, even if named like a partition's, nor on the data folder."""
+        """Columns depend neither on a method's own settings (even if named like a partition's) nor on the data path."""
         of = {"fedavg": {}, "fedcurv": {"algorithm__s": 500}, "fedbe": {"auxiliary__name": "cifar100"}}
         runs = [
             made(tmp_path / f"{name}{s}", [0.5], algorithm=name, partition__s=s, data__path=f"/at/{name}", **more)
