@@ -25,7 +25,7 @@ from rich.console import Console
 
 from fedntd import federate
 from fedntd.sweep import execute, show
-from fedntd.sweep.plan import groups, jobs, read_sweep
+from fedntd.sweep.jobs import groups, jobs, read_sweep
 
 SWEEP = """
 base = "demo"

@@ -31,7 +31,7 @@ def _in_an_empty_folder(few_test_images: None, tmp_path: Path, monkeypatch: pyte
 
 
 def fedntd(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     monkeypatch.setattr("sys.argv", ["fedntd", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -56,7 +56,7 @@ def test_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(("out", "code", "said"), [(None, 0, ""), ("/dev/full", 2, "error: .*No space left on device")])
 def test_an_odd_locale_or_a_full_disk_is_no_traceback(out: str | None, code: int, said: str):
-    """What is printed has signs that ASCII has not."""
+    """The output has characters that ASCII lacks."""
     with open(out or "printed", "w") as printed:
         environment = os.environ | {"PYTHONIOENCODING": "ascii"}
         command = [sys.executable, "-m", "fedntd", "algorithms"]
@@ -93,7 +93,7 @@ def test_run_compare_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert {f.suffix for f in Path("figures").iterdir()} == {".png", ".pdf"}
 
     again = ("run", "--resume", "--out", "runs/a", "--set", "federation.rounds=3")
-    assert fedntd(monkeypatch, *again) == 2  # its network is of a module that is not in the current folder
+    assert fedntd(monkeypatch, *again) == 2  # its network comes from a module outside the current folder
     assert "runs/a/config.toml would import code" in capsys.readouterr().err
     assert fedntd(monkeypatch, *again, "--trust") == 0
     assert [r.round for r in read_run(Path("runs/a")).records] == [1, 2, 3]
@@ -355,7 +355,7 @@ def test_algorithms_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_bench_measures_each_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Here with a small network in the place of the demo's."""
+    """With a small network instead of the demo's."""
     monkeypatch.setattr("fedntd.simulation.speed.settings", lambda: [("cpu", "sequential", "bf16")])
     monkeypatch.setattr(
         "fedntd.simulation.speed.configure", lambda name, given: configure(name, [*given, QUICK_NETWORK])
@@ -402,7 +402,7 @@ def test_lists_are_several_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 def test_a_listed_name_keeps_the_options_that_came_with_it(monkeypatch: pytest.MonkeyPatch):
-    """As it does when it is set by itself; the other names have nothing to do with them."""
+    """As when the name is set by itself. The other names do not get these options."""
     Path("base.toml").write_text('algorithm.beta = 0.3\npartition = { name = "sharding", s = 3 }\n')
     names = ('algorithm.name=["fedavg","fedntd"]', 'partition.name=["sharding","iid"]', "algorithm.name=fedavg")
     for given in (names[:1], names[1:]):

@@ -29,7 +29,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def fedntd(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     monkeypatch.setattr("sys.argv", ["fedntd", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -88,7 +88,7 @@ def test_an_item_that_trains_nothing_is_recorded_too(
 
 
 def test_what_is_trained_in_one_group():
-    """Runs that differ in numbers alone, whatever their seeds and partitions."""
+    """Runs that differ only in numbers, seeds and partitions form one group."""
 
     def count(name: str, *cells: str) -> list[int]:
         return [len(group) for group in groups(run.config for run in wanted(find(name), Setting(), cells))]
@@ -133,7 +133,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys:
     train, calls = runner.federate_together, []
 
     def interrupted(*arguments, **options):
-        """In the second method's runs."""
+        """Interrupt during the second method's runs."""
         calls.append(arguments)
         if len(calls) == 2:
             raise KeyboardInterrupt
@@ -208,7 +208,7 @@ def test_failed_runs_are_shown_as_failed(monkeypatch: pytest.MonkeyPatch, capsys
         (["requirements", "--out", "file"], "file/requirements/requirements.md cannot be written: "),
         (["record", "nowhere"], "there is no folder nowhere"),
         (["record", "."], ". has no run folders in it"),
-        (["page"], "there is no ledger docs/results/ledger; fedntd paper record makes one"),
+        (["page"], "there is no ledger docs/results/ledger; create one with: fedntd paper record"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -235,7 +235,7 @@ def test_the_protocol_changes_rate_and_rule(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_names_give_way_to_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """In a narrow terminal, too, every number of a table with long names is whole."""
+    """Every number of a table with long names is complete, even in a narrow terminal."""
     cell, width = ("a method with a name that is far too long for a terminal", "a set-up, with a long name"), 80
     table = Table(
         "t", "title", "", [cell[0]], [cell[1]], {cell: Figures([52.61, 52.63], [0.43], 0, 2, Published(40.14))}

@@ -1,4 +1,4 @@
-"""What is shown of runs in a terminal."""
+"""The progress of runs in a terminal."""
 
 import io
 from dataclasses import replace

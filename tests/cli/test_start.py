@@ -1,4 +1,4 @@
-"""Commands that do not train do not import torch, which takes longer than all else they do."""
+"""Commands that do not train do not import torch, which would take most of their time."""
 
 import subprocess
 import sys

@@ -181,7 +181,7 @@ def test_keys_are_real_and_private(tmp_path: Path):
         assert private.public_key() == public
     assert (folder / "site-0.pub").read_text() != (folder / "site-1.pub").read_text()
     again = CliRunner().invoke(app, command)
-    assert "keys are not written over" in str(again.exception)
+    assert "keys are not overwritten" in str(again.exception)
 
 
 @pytest.mark.parametrize(

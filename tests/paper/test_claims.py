@@ -1,4 +1,4 @@
-"""Each claim on made-up results: borne out, not borne out, not measured; and on the paper's own figures."""
+"""Each claim on made-up results (holds, does not hold, not measured) and on the paper's own numbers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from ledgers import fill, made_up
 
 
 def evidence(*known: Results, rule: str = "final") -> Evidence:
-    """Of these items; nothing is known of the others."""
+    """Evidence from these items only."""
     by_name = {results.item.name: results for results in known}
     return Evidence(lambda name: by_name[name] if name in by_name else Results(find(name), Setting(), {}, {}), rule)
 
@@ -24,7 +24,7 @@ def verdict(name: str, of: Evidence) -> Verdict:
 
 
 def from_print(name: str, table: Mapping[tuple[str, str], published.Published]) -> Results:
-    """An item with the paper's own figures."""
+    """The results of an item, with the paper's own numbers."""
     item, setting = find(name), Setting(seeds=1)
     found = {}
     for cell in item.runs:
@@ -140,7 +140,7 @@ def test_most_cases_are_more_than_half_of_all(first: int, known: int, words: str
 
 
 def test_methods_are_compared_on_the_seeds_that_both_have():
-    """A hard partition on which one of them failed does not make it the better one."""
+    """A method does not gain by failing on a hard partition."""
     item, cells = find("table1"), [("FedNTD", "CIFAR-10 s=2"), ("FedAvg", "CIFAR-10 s=2")]
 
     def runs(cell: tuple[str, str], percents: list[float | None]) -> list:

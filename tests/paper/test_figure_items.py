@@ -1,4 +1,4 @@
-"""The figure items: what they draw of made-up results, and what they measure on small runs of their own."""
+"""The figure items: what they draw from made-up results, and what they measure on small runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,7 +71,7 @@ def ys(line: Line2D) -> np.ndarray:
 
 @pytest.mark.parametrize("item", ALL, ids=lambda item: item.name)
 def test_nothing_is_drawn_of_nothing(item: Item):
-    """A table may stand there open, but there is no empty plot."""
+    """A table may be open, but there is no empty plot."""
     assert plots(Results(item, Setting(), {}, {})) == []
 
 
@@ -181,7 +181,7 @@ def test_many_rounds_are_smoothed():
 
 
 def test_learning_curves_of_fedalign():
-    """One panel for each row that there is, all methods in one legend."""
+    """One panel for each measured row, all methods in one legend."""
     setting = Setting(settings=("federation.rounds=4",))
     found = fill(fedalign.ITEM, lambda row, method: None if row.startswith("64") else 30, setting=setting)
     (plot,) = plots(found)
@@ -348,7 +348,7 @@ def test_hypersphere(make):
 
 def test_clients_unlike_one_another():
     p = np.array([[1, 0, 0], [1, 0, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 0, 1]], dtype=float)
-    assert fig_hypersphere.unlike(p) == [0, 3, 4]
+    assert fig_hypersphere.dissimilar_clients(p) == [0, 3, 4]
 
 
 def test_tsne(make, monkeypatch):

@@ -1,4 +1,4 @@
-"""The finding about the learning rate, from made-up ledger files of which the answer is known."""
+"""The finding about the learning rate, from made-up ledger files with a known answer."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is missing, going on after an interrupt, measuring once: on real, tiny runs."""
+"""Finding missing runs, resuming after an interrupt, measuring once: on real, tiny runs."""
 
 import signal
 import time
@@ -68,7 +68,7 @@ def test_interrupted_and_gone_on_with(tmp_path: Path):
 
 
 def test_killed_in_the_middle_of_a_group(tmp_path: Path):
-    """A real process: what is finished is recorded, the rest goes on."""
+    """A real process is killed: finished runs are recorded, the others resume."""
     out, ledger = tmp_path / "out", tmp_path / "ledger"
     cells = ["FedAvg", "MSE β=0.001", "MSE β=0.1"]
     quick = ["federation.rounds=4", "federation.ratio=0.05", "federation.batch_size=50"]

@@ -42,13 +42,13 @@ def write_run(
         folder.start(classes, counts, torch.device("cpu"), config.precision)
         for record in records:
             folder.append(record)
-        if status != "interrupted":  # such a run never wrote another status than "running"
+        if status != "interrupted":  # an interrupted run still has the status "running"
             folder.put_status(status, reason)
     return read_run(path)
 
 
 def plain_record(round: int, accuracy: float, **changes: Any) -> Record:
-    """For tests that work with exact numbers."""
+    """A record with exact numbers."""
     values: Mapping[str, Any] = {
         "round": round,
         "accuracy": accuracy,
@@ -71,7 +71,7 @@ def plain_record(round: int, accuracy: float, **changes: Any) -> Record:
 
 
 def exact_run(path: Path, accuracies: Sequence[float], status: str = "finished", reason: str = "", **more: Any) -> Run:
-    """One round for each of the accuracies; F is half of it."""
+    """A run with one round per accuracy; F is half the accuracy."""
     records = [plain_record(t, a, forgetting=a / 2) for t, a in enumerate(accuracies, start=1)]
     config = settings(**{"rounds": max(1, len(accuracies)), **more})
     return write_run(path, config, records, status=status, reason=reason)

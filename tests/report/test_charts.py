@@ -20,7 +20,7 @@ def test_a_group_is_one_line_and_its_failed_run_another(tmp_path):
 
 
 def test_what_failed_at_once_takes_no_place_from_what_has_finished(tmp_path):
-    """Neither a line that is nowhere, nor the place of one of the best groups, of which a chart shows only so many."""
+    """It gets no empty line, and takes no place among the best groups that a chart can show."""
     at_once = [exact_run(tmp_path / f"f{i}", [], status="failed", rounds=2, seed=i) for i in range(3)]
     late = [exact_run(tmp_path / f"l{i}", [0.1], status="failed", rounds=2, seed=i) for i in range(3, 7)]
     finished = [exact_run(tmp_path / f"{i}", [0.5, 0.6], optimiser__lr=1.0 + i) for i in range(MOST_CURVES - 1)]
@@ -51,7 +51,7 @@ def test_a_method_has_its_colour_and_a_setting_its_dash(tmp_path):
 
 
 def test_the_hardest_setting_has_the_same_methods_as_the_easiest(tmp_path):
-    """Among all groups together, the best would be those of the easy setting alone."""
+    """The best of all groups together would only be those of the easy setting."""
     names = ["fedavg", "fedprox", "fednova", "scaffold", "moon", "fedntd", "fedlc", "fedrs", "fedexp"][
         : MOST_METHODS + 2
     ]
@@ -69,7 +69,7 @@ def test_the_hardest_setting_has_the_same_methods_as_the_easiest(tmp_path):
 
 @pytest.mark.parametrize("settings", [(2, 5), (2,)])
 def test_the_baseline_is_always_shown(tmp_path, settings):
-    """In place of the last of the best, however bad it is; of a baseline that is several groups, one will do."""
+    """It replaces the last of the best groups, however bad it is. If the baseline is several groups, one is enough."""
     runs = [
         exact_run(tmp_path / f"{i}{s}", [0.5 + 0.01 * i], algorithm="fedprox", algorithm__mu=1.0 + i, partition__s=s)
         for i in range(MOST_CURVES + 1)

@@ -40,12 +40,12 @@ def ys(drawn: Line2D) -> list[float]:
 
 
 def heights(band: Collection) -> np.ndarray:
-    """Of the corners of a band around a line."""
+    """The heights of the corners of a band around a line."""
     return np.asarray(band.get_paths()[0].vertices)[:, 1]
 
 
 def array(drawn: ScalarMappable) -> np.ma.MaskedArray:
-    """What a heat map shows."""
+    """The values of a heat map."""
     return np.ma.asarray(drawn.get_array())
 
 
@@ -95,7 +95,7 @@ class TestLines:
         assert [text.get_text() for text in figure.legends[0].texts] == [curve.label for curve in curves(two)]
 
     def test_a_panel_for_each_setting(self, tmp_path):
-        """On one scale, which holds all of them, and with one legend, of the methods."""
+        """All panels share one scale and one legend of the methods."""
         figure = learning_curves(methods_by_partitions(tmp_path))
         one, other = figure.axes
         assert [ax.get_title(loc="left") for ax in figure.axes] == ["s=2", "s=5"]

@@ -43,7 +43,7 @@ def page(runs, tmp_path_factory) -> Path:
 
 
 class Reader(HTMLParser):
-    """The cells of all tables, row by row, and all that a page would load."""
+    """Collects the cells of all tables, row by row, and everything that the page would load."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class TestPage:
         [(500, 0.5, "kB", "seconds"), (2e6, 90.0, "MB", "minutes"), (3e12, 4e3, "TB", "hours")],
     )
     def test_axes_of_cost_have_units_that_fit(self, tmp_path, bytes_up, seconds, traffic, time):
-        """A small model's traffic is nothing in GB."""
+        """The traffic of a small model would be 0 in GB."""
         record = plain_record(1, 0.5, bytes_down=bytes_up, bytes_up=bytes_up, seconds=seconds)
         runs = [write_run(tmp_path / m, settings(m, rounds=1), [record]) for m in ("fedavg", "fedntd", "fedprox")]
         page = write_report(runs, tmp_path / "x.html").read_text()
@@ -192,7 +192,7 @@ class TestPage:
         assert charts == [1, 0]
 
     def test_what_failed_at_once_is_in_the_tables_alone(self, tmp_path):
-        """Also where its group, of the other seeds, is a line of the charts."""
+        """Even if the other seeds of its group are a line in the charts."""
         runs = [exact_run(tmp_path / str(seed), [0.5], seed=seed) for seed in (0, 1)]
         runs.append(exact_run(tmp_path / "failed", [], seed=2, status="failed", reason=REASON))
         for by in ((), ("algorithm.name",)):
@@ -347,7 +347,7 @@ class Browser:
 
     @property
     def errors(self) -> list[Any]:
-        """Uncaught exceptions, and what the browser itself complains of, such as a load that was blocked."""
+        """Uncaught exceptions and errors of the browser itself, such as a blocked load."""
         return [e["params"] for e in self.events if e["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")]
 
     @property
@@ -368,7 +368,7 @@ ACCURACY = '[data-measure="accuracy"]'
 
 
 def hover_round(browser: Browser, chart: str, curve: int, index: int) -> list[str]:
-    """Move the mouse to a point of a line (but not onto it: only its round counts); the lines of the tooltip."""
+    """Move the mouse to the round of a point (not onto the point itself) and return the lines of the tooltip."""
     browser.middle(chart)
     x, y = browser.run(
         f"""(() => {{
@@ -397,7 +397,7 @@ class TestInTheBrowser:
         assert [url for url in browser.requests if not url.startswith("data:")] == [page.as_uri()]
 
     def test_a_band_ends_where_its_axis_does(self, browser, tmp_path):
-        """A similarity of 0.8 ± 0.28 over seeds would go up to 1.08, into the words above the chart."""
+        """A similarity of 0.8 ± 0.28 over seeds would reach up to 1.08, into the text above the chart."""
         found = []
         for seed, similarity in enumerate((1.0, 0.6)):
             records = [plain_record(t, 0.5, similarity=similarity) for t in (1, 2, 3)]
@@ -410,7 +410,7 @@ class TestInTheBrowser:
 
     @pytest.mark.parametrize("above", [0.25, 0.5])
     def test_lines_of_a_table_go_through_the_column_that_stays_in_sight(self, above, browser, tmp_path):
-        """The background of that column must not hide the lines between rows, wherever in a pixel they are."""
+        """The background of that column must not hide the lines between rows, even at fractions of a pixel."""
         browser.open(write_report(methods_by_partitions(tmp_path), tmp_path / "x.html"), width=400)
         browser.run(f"document.body.style.paddingTop = '{above}px'")
         browser.run("document.querySelectorAll('table')[1].scrollIntoView({block: 'center'})")

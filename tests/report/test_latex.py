@@ -1,4 +1,4 @@
-"""Tables for papers: what is in them is that of the other tables."""
+"""LaTeX tables have the same content as the other tables."""
 
 import re
 

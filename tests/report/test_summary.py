@@ -41,14 +41,14 @@ class TestLabels:
                 ["fedavg", "fedntd beta=1", "fedntd beta=0.3"],
             ),
             ([{"seed": 0}, {"seed": 1}, {"algorithm": "fedntd"}], ["fedavg seed=0", "fedavg seed=1", "fedntd"]),
-            # what differs is told even where the algorithms' names would do: it may be why one is better
+            # other differences are shown even if the algorithms differ: they may explain the results
             (
                 [{"partition__s": 2}, {"algorithm": "fedntd", "partition__s": 5}],
                 ["fedavg s=2", "fedntd s=5"],
             ),
             ([{"partition__name": "iid"}, {"partition__s": 2}], ["fedavg iid", "fedavg sharding"]),
             ([{"data__augment": True}, {"data__augment": False}], ["fedavg augment=true", "fedavg augment=false"]),
-            # two keys of one ending are told in full, and of an import path only the thing
+            # keys with the same ending are shown in full; import paths are shortened to the name
             (
                 [
                     {"algorithm": "test_summary:Decaying", "algorithm__decay": 0.2, "optimiser__decay": 0.9},
@@ -59,12 +59,12 @@ class TestLabels:
                     "Decaying algorithm.decay=0.5 optimiser.decay=0.99",
                 ],
             ),
-            # what the server does besides is told where it does something
+            # the server rule is shown unless it is "none"
             (
                 [{}, {"server__name": "fedopt"}, {"robust__name": "median"}, {"auxiliary__name": "fashion-mini"}],
                 ["fedavg", "fedavg server=fedopt", "fedavg robust=median", "fedavg auxiliary=fashion-mini"],
             ),
-            # neither speed nor what is measured besides makes another run of it
+            # neither the engine nor extra measures make it a different run
             ([{"workers": 1}, {"algorithm": "fedntd", "workers": 2, "measure__local_every": 5}], ["fedavg", "fedntd"]),
         ],
     )
@@ -117,7 +117,7 @@ class TestGroups:
     def test_one_seed_run_twice_is_no_second_sample(self, tmp_path):
         runs = [exact_run(tmp_path / name, [0.4]) for name in ("a", "b")]
         assert [len(g.runs) for g in group(runs)] == [1, 1]
-        # but a seed that failed and then ran through counts
+        # but a seed that failed first and finished later counts
         runs = [replace(runs[0], status="failed"), runs[1], exact_run(tmp_path / "c", [0.4], seed=1)]
         assert [g.count for g in group(runs)] == ["2/3"]
 

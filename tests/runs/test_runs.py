@@ -14,7 +14,7 @@ from fedntd.config.registry import Choice
 from fedntd.config.schema import Data, with_own_code
 from fedntd.config.toml import from_table
 from fedntd.runs.reader import COLUMNS, find_runs, read_run
-from fedntd.sweep.plan import status
+from fedntd.sweep.jobs import status
 
 Net = Callable[[], nn.Module]
 MakeConfig = Callable[..., Config]

@@ -1,4 +1,4 @@
-"""Sweeps as a person starts them: a file, the command in a process of its own, the folder that it leaves."""
+"""Sweeps as a user starts them: a sweep file, the command in its own process, and the resulting folder."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[...,
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """`fedntd ...` in this process, which spares the time to import torch: exit code, standard output and error."""
+    """Run `fedntd ...` in this process, without importing torch again. Returns exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
 

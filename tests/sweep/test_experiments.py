@@ -1,4 +1,4 @@
-"""The sweeps that are shipped: each says its command first, and every run in it is a valid one."""
+"""The shipped sweep files: each begins with its command, and all of its runs are valid."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from fedntd import ALGORITHMS
 from fedntd.config.schema import AuxiliarySettings
-from fedntd.sweep.plan import read_sweep
+from fedntd.sweep.jobs import read_sweep
 from fedntd.sweep.search import read_search
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

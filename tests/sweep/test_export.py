@@ -1,4 +1,4 @@
-"""Runs for other programs, read back by these programs."""
+"""Exported runs, read back by the programs that they are for."""
 
 import csv
 import json
@@ -76,7 +76,7 @@ class TestFiles:
         ],
     )
     def test_tables_and_lists_among_the_settings(self, runs: list[Run], tmp_path: Path, settings: list, told: list):
-        """What Parquet has no one kind for is text."""
+        """Values without a Parquet type become text."""
         pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'fedntd[frames]'")
         pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fedntd[frames]'")
         for run, value in zip(runs, settings, strict=False):
@@ -87,7 +87,7 @@ class TestFiles:
             assert [one if isinstance(one, str) else one.tolist() for one in back] == told
 
     def test_a_column_of_words_and_numbers(self, runs: list[Run], tmp_path: Path):
-        """Two methods may have a setting of one name."""
+        """Two methods may have a setting of the same name."""
         pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'fedntd[frames]'")
         pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fedntd[frames]'")
         for run, mode in zip(runs, ("fast", 0.5, None), strict=True):
@@ -172,7 +172,7 @@ class TestTrackers:
         pytest.importorskip("wandb", reason="wandb is not installed: pip install 'fedntd[wandb]'")
         code = (
             "from pathlib import Path; from fedntd.report.export import track\n"
-            "for _ in range(2):\n"  # the second time it takes the place of the first
+            "for _ in range(2):\n"  # the second export replaces the first
             "    list(track([Path('runs/a'), Path('runs/c')], 'wandb', Path('logs'), False))"
         )
         monkeypatch.setenv("WANDB_MODE", "offline")
@@ -199,7 +199,7 @@ both = [Path("runs/b"), Path("runs/c")]
 whole = Path("runs/b/records.jsonl").read_text()
 Path("runs/b/records.jsonl").write_text("".join(whole.splitlines(True)[:2]))
 Path("runs/b/status.json").write_text('{"status": "running", "reason": ""}')
-list(track(both, "mlflow", Path("logs"), False))  # while it went on, and again when it had finished
+list(track(both, "mlflow", Path("logs"), False))  # once during the run, and again after it finished
 Path("runs/b/records.jsonl").write_text(whole)
 Path("runs/b/status.json").write_text('{"status": "finished", "reason": ""}')
 list(track(both, "mlflow", Path("logs"), False))
@@ -279,7 +279,7 @@ print(json.dumps({
 
 
 def event_file(folder: Path) -> Any:
-    """By TensorBoard's own reader."""
+    """Read an event file with TensorBoard's own reader."""
     package = "tensorboard.backend.event_processing.event_accumulator"
     events = import_module(package).EventAccumulator(str(folder))
     events.Reload()

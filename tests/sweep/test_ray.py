@@ -69,7 +69,7 @@ optimiser.lr = 1e38
     assert {
         tuple(round for round, _ in records) for name, records in results(out).items() if found[name] == "finished"
     } == {tuple(range(1, 13))}
-    # and gave what it gives here
+    # with the same result as without Ray
     assert command("sweep", "sweep.toml", "--set", "model.pause=0.0", "-o", "here")[0] == 1
     here = results(tmp_path / "here")
     assert {n: r for n, r in results(out).items() if found[n] == "finished"} == {
@@ -95,7 +95,7 @@ def read_environment(folder: Path) -> list:
 
 @pytest.fixture
 def cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files of that name in a data folder of the test's own; their names."""
+    """Create dataset files in a data folder of the test, and return their names."""
     monkeypatch.setenv("FEDNTD_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = tmp_path / "data" / "cifar10" / "cifar-10-batches-bin"

@@ -157,7 +157,7 @@ def test_pruned_by_round_and_shown_in_the_report(write: Write, command: Command,
 
 
 def test_killed_and_started_again(write: Write, command: Command, start: Callable[..., Started], tmp_path: Path):
-    """Each round counts once: the trial that was under way goes on, with the same values and in the same folder."""
+    """The unfinished trial resumes with the same values, in the same folder, and each round counts once."""
     write(
         '[search]\nsampler = "random"\ntrials = 3\npruner = "none"\n'
         "[search.keys]\noptimiser.lr = [0.01, 0.02, 0.03, 0.05]\n",
@@ -182,7 +182,7 @@ def test_killed_and_started_again(write: Write, command: Command, start: Callabl
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 def test_a_longer_search_draws_other_values(sampler: str, write: Write, command: Command, tmp_path: Path):
-    """Those that it would have drawn had it been asked for all of them at once."""
+    """The same values as if all trials had been asked for at once."""
     keys = "[search.keys]\noptimiser.lr = { low = 0.01, high = 0.1 }\n"
     asked = f'[search]\nsampler = "{sampler}"\ntrials = TRIALS\n{keys}'
     write(asked.replace("TRIALS", "4"))
@@ -281,7 +281,7 @@ def test_two_searches_do_not_share_a_folder(
 
 
 def test_trials_of_a_batch_that_chose_the_same_share_their_runs(write: Write, command: Command, tmp_path: Path):
-    """Also where they fail; while values that only look the same have runs of their own."""
+    """Even if they fail. Values that only look the same have their own runs."""
     asked = '[search]\nsampler = "random"\ntrials = 3\nbatch = 3\n[search.keys]\noptimiser.lr = [{}]\n'
     write(asked.format("0.01"), head="seeds = [0, 1]")
     assert command("sweep", "sweep.toml", "-o", "out")[0] == 0

@@ -1,4 +1,4 @@
-"""What many runs say together, against numbers worked out by hand and against scipy."""
+"""Statistics over many runs, against numbers computed by hand and by scipy."""
 
 import io
 import json
@@ -150,7 +150,7 @@ class TestTarget:
         assert told == ["2 rounds\n2.25 kB\n2/3 runs", "1 round\n1.50 kB"]
 
     def test_what_has_exactly_that_accuracy_has_reached_it(self, tmp_path: Path):
-        """Of 2,000 images, as many right answers as --target says in percent."""
+        """Exactly --target percent of 2,000 images are correct."""
         for percent, right in ((1.1, 22), (55.55, 1111), (57.0, 1140), (100.0, 2000)):
             target = parse_target(percent)
             assert target is not None
@@ -158,7 +158,7 @@ class TestTarget:
 
 
 class TestToldApart:
-    """What is told alike in short is told in full: two modules may have a method of one name."""
+    """Names that are equal in short are shown in full: two modules may have methods of the same name."""
 
     def test_methods_of_one_name(self, tmp_path: Path):
         runs = [
@@ -254,7 +254,7 @@ class TestLeaderboard:
         )
 
     def test_columns_are_where_methods_are_run(self, tmp_path: Path):
-        """Whatever a method has of its own, such as settings named like a partition's, and wherever the data was."""
+        """Columns depend neither on a method's own settings (even if named like a partition's) nor on the data path."""
         of = {"fedavg": {}, "fedcurv": {"algorithm__s": 500}, "fedbe": {"auxiliary__name": "cifar100"}}
         runs = [
             made(tmp_path / f"{name}{s}", [0.5], algorithm=name, partition__s=s, data__path=f"/at/{name}", **more)
@@ -320,7 +320,7 @@ class TestLeaderboard:
         assert text.count(leaderboard(sweep)) == 1
 
     def test_of_a_ledger_is_that_of_its_runs(self, sweep: list[Run], command: Command, tmp_path: Path):
-        """To the four digits that it keeps; a sweep's file says which of its runs are wanted."""
+        """Up to the ledger's four digits. A sweep file selects the runs."""
         made(tmp_path / "other", [0.9, 0.9], algorithm="fedntd", seed=9, partition__s=2)
         failed = made(tmp_path / "failed", [0.1, 0.1], "failed", algorithm="fedprox", seed=0, partition__s=2)
         record([run.path for run in sweep] + [tmp_path / "other", failed.path], tmp_path / "ledger")
@@ -358,7 +358,7 @@ def test_compare_and_report_of_a_sweep(sweep: list[Run], command: Command, tmp_p
 
     assert command("report", *arguments, "-o", "page.html", "--figures", "figures")[0] == 0
     page = (tmp_path / "page.html").read_text()
-    assert "Two settings against each other" in page
+    assert "Accuracy by two settings" in page
     assert "paired t-test" in page
     assert {"two-settings.png", "cost.pdf"} <= {file.name for file in (tmp_path / "figures").iterdir()}
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from fedntd.runs.reader import is_locked, read_run
 from fedntd.runs.record import RunFolder, read_records
 from fedntd.sweep.execute import train_group
-from fedntd.sweep.plan import jobs, read_sweep, status
+from fedntd.sweep.jobs import jobs, read_sweep, status
 from fedntd.sweep.show import Board, Row, live_table
 from started import Started
 
@@ -230,7 +230,7 @@ def test_killed_and_started_again(write: Write, command: Command, start: Start, 
 
 
 def test_a_worker_that_dies_is_replaced(write: Write, command: Command, tmp_path: Path):
-    """A process killed once: its run goes on. One killed each time: that run has failed, and no other."""
+    """If the process is killed once, its run resumes. If it is killed every time, only that run fails."""
     write(
         f"""
 [[runs]]
@@ -280,7 +280,7 @@ def test_two_sweeps_do_not_share_a_folder(write: Write, command: Command, start:
 def test_a_run_that_another_process_trains_is_not_marked_as_failed(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Such as where a job array is submitted again while some of its tasks still run."""
+    """For example when a job array is submitted again while some tasks are still running."""
     monkeypatch.setattr("fedntd.runs.record.PATIENCE", 0.0)
     (job,) = jobs(read_sweep(write()).runs, tmp_path / "out")
     with RunFolder(job.folder, job.config, resume=False) as theirs:
@@ -296,7 +296,7 @@ def test_a_run_that_another_process_trains_is_not_marked_as_failed(
 def test_a_full_disk_leaves_no_half_of_a_file(
     more: tuple[str, ...], write: Write, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of a sweep that was begun before, the copy of its file and its script stay as they were."""
+    """The sweep file and the script of an earlier start stay as they were."""
     assert command("sweep", str(write()), "--out", "out", "--on", "slurm")[0] == 0
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
 

@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 @dataclass(frozen=True)
 class Fatal(FedAvg):
-    """Ends its process by signal 9, `times` times: the file `lives` keeps count."""
+    """Kills its process by signal 9, `times` times; the file `lives` keeps count."""
 
     lives: str = ""
     times: int = 1
@@ -62,7 +62,7 @@ class Buggy(FedAvg):
 
 @dataclass(frozen=True)
 class Talkative(FedAvg):
-    """Prints, as people do who look for a mistake."""
+    """Prints, as people do when they debug."""
 
     def aggregate(self, w_g, server, up, p, fraction):
         print("here I am")

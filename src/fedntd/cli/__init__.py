@@ -1,4 +1,4 @@
-"""The command line: one file a command, imported when the command is called or asked for its help."""
+"""The command line: one file per command, imported only when the command is called or asked for its help."""
 
 import importlib
 import importlib.util
@@ -18,28 +18,26 @@ from fedntd.errors import told
 from fedntd.support.interrupts import ending_once
 from fedntd.support.wording import write_in_any_locale
 
-# The first line of each command's help, here so that `fedntd --help` need not import the commands: torch takes more
-# than a second. The rest of the help is with the command.
+# The first line of each command's help. It is here so that `fedntd --help` need not import the commands and thereby
+# torch, which takes more than a second. The rest of the help is in the command's docstring.
 COMMANDS = {
-    "run": "Train one federation and keep its records in a run folder; or several at once, where a key is a list.",
-    "sweep": "Train many runs: those of one shape together, the rest in a queue. Start it again to go on where it was.",
-    "compare": "Print a table of runs; runs that differ only in seed become one row, mean ± std.",
-    "report": "Write one self-contained HTML page about one run, several side by side, or a sweep.",
-    "export": "Hand runs over to other programs: as a CSV or Parquet file, or to a tracker.",
-    "leaderboard": "Print a table of methods by the other settings of a sweep, as Markdown: mean accuracies of the "
-    "last ten rounds.",
-    "algorithms": "List the methods: their settings, and what each asks for beyond FedAvg on the paper's CIFAR-10 "
-    "network.",
-    "bench": "Measure the speed of this machine in a minute: rounds of the demo in each engine and precision that it "
-    "has.",
-    "data": "Datasets: which there are, getting and checking them, who gets what.",
-    "paper": "The paper's tables and figures by name, beside the published numbers.",
-    "flower": "Real federations through Flower: a new app, certificates and keys.",
+    "run": "Train one federation and record it in a run folder, or several at once if a setting is a list.",
+    "sweep": "Train many runs, those of one shape together. Run the same command again to resume.",
+    "compare": "Print a table of runs. Runs that differ only in their seed form one row: mean ± std.",
+    "report": "Write a self-contained HTML page about one run, several runs or a sweep.",
+    "export": "Export runs to a CSV or Parquet file, or to an experiment tracker.",
+    "leaderboard": "Print a Markdown table of methods by the other settings of a sweep: mean accuracy of the last ten "
+    "rounds.",
+    "algorithms": "List the methods, their settings, and what each needs beyond FedAvg (on the paper's CIFAR-10 CNN).",
+    "bench": "Measure the speed of this machine: rounds of the demo in each engine and precision, in about a minute.",
+    "data": "Datasets: list, download, check, and show how they are partitioned.",
+    "paper": "Reproduce the paper's tables and figures, beside the published numbers.",
+    "flower": "Real federations with Flower: create an app, certificates and keys.",
 }
 
 
 class Commands(TyperGroup):
-    """Lists the commands by their first lines, and loads the one that is called."""
+    """Lists the commands without importing them, and loads the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -58,23 +56,23 @@ def load(name: str) -> Any:
     return typer.main.get_group(parent).commands[name]
 
 
-def tell_versions(asked: bool) -> None:
-    if asked:
+def print_versions(wanted: bool) -> None:
+    if wanted:
         print(f"fedntd {__version__}, torch {torch_version()}, Python {platform.python_version()}")
         raise typer.Exit
 
 
 def torch_version() -> str:
-    """As torch itself tells it, such as 2.13.0+cu130: the version of the installed package may lack the last part."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    """torch.__version__, such as 2.13.0+cu130, without importing torch. Package metadata may lack the last part."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
         return "not installed"
-    return runpy.run_path(str(Path(found.origin).with_name("version.py")))["__version__"]
+    return runpy.run_path(str(Path(spec.origin).with_name("version.py")))["__version__"]
 
 
 app = typer.Typer(
     cls=Commands,
-    help="Federated learning under heterogeneous data: train FedNTD and other methods, measure what they forget.",
+    help="Federated learning under heterogeneous data: train FedNTD and other methods, and measure what they forget.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -86,17 +84,17 @@ app = typer.Typer(
 def every_command(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=tell_versions, is_eager=True, help="Show the versions in use and exit."),
+        typer.Option("--version", callback=print_versions, is_eager=True, help="Show the versions in use and exit."),
     ] = False,
 ) -> None: ...
 
 
 for name, summary in COMMANDS.items():
-    app.command(name, help=summary)(lambda: None)  # `Commands` puts the command itself in its place
+    app.command(name, help=summary)(lambda: None)  # placeholder: `Commands` loads the real command
 
 
 def main() -> None:
-    """Entry point: bad input is one sentence and exit code 2."""
+    """Entry point. Errors are printed as one sentence, with exit code 2."""
     write_in_any_locale()
     try:
         with ending_once():

@@ -1,4 +1,4 @@
-"""`fedntd algorithms`: the methods, and what each asks for."""
+"""`fedntd algorithms`: the methods, and what each needs beyond FedAvg."""
 
 import json
 from dataclasses import fields
@@ -17,7 +17,7 @@ stdout = Console()
 
 
 def algorithms(as_json: AsJson = False) -> None:
-    """Found out from the definitions; the lines below the table say what its columns are.
+    """The needs are derived from the methods' definitions. The lines below the table explain its columns.
 
     Example: [b]fedntd algorithms --json[/b]
     """
@@ -41,7 +41,7 @@ def algorithms(as_json: AsJson = False) -> None:
         table.add_row(row["name"], *sizes, *passes, "yes" if row["auxiliary_data"] else "–", settings)
     stdout.print(table)
     stdout.print(
-        "Beyond FedAvg: state kept by a client; up, down: bytes of a client in a round; "
-        "fwd, bwd: forward and backward passes in a step; data: that belongs to no client.",
+        "Beyond FedAvg: state: kept by a client; up, down: traffic of a client per round; "
+        "fwd, bwd: forward and backward passes per step; data: auxiliary data that belongs to no client.",
         style="dim",
     )

@@ -1,4 +1,4 @@
-"""`fedntd bench`: the speed of this machine."""
+"""`fedntd bench`: measure the speed of this machine."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`fedntd compare`: a table of runs."""
+"""`fedntd compare`: print a table of runs."""
 
 import json
 from typing import Annotated
@@ -28,16 +28,16 @@ def compare(
 ) -> None:
     """Example: [b]fedntd compare runs/demo/fedavg runs/demo/fedntd[/b]
 
-    Of a sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
+    A sweep: [b]fedntd compare runs/my-sweep --by algorithm.name --baseline fedavg --target 50[/b]
 
     For a paper: [b]fedntd compare runs/my-sweep --latex > table.tex[/b]
     """
-    require(not (as_latex and as_json), "--latex and --json are two ways to print one table; choose one")
-    found = read_runs(runs, "columns")
-    columns = extras(found, baseline, parse_target(target))
+    require(not (as_latex and as_json), "--latex and --json cannot be combined; choose one")
+    loaded = read_runs(runs, "columns")
+    columns = extras(loaded, baseline, parse_target(target))
     if as_json:
-        print(json.dumps(compare_json(found, by or (), columns), indent=1))
+        print(json.dumps(compare_json(loaded, by or (), columns), indent=1))
     elif as_latex:
-        print(compare_latex(found, by or (), columns), end="")
+        print(compare_latex(loaded, by or (), columns), end="")
     else:
-        stdout.print(compare_table(found, by or (), columns))
+        stdout.print(compare_table(loaded, by or (), columns))

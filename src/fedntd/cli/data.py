@@ -1,4 +1,4 @@
-"""fedntd data: which datasets there are, getting them, checking them, and how they are dealt out to clients."""
+"""`fedntd data`: list, download and check datasets, and show how they are partitioned."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedntd.cli.options import AsJson, Settings, Trust
-from fedntd.data import download  # the rest is imported where it is used: it needs torch
+from fedntd.data import download  # other modules are imported where they are used, as they import torch
 from fedntd.errors import FedntdError, did_you_mean, require
 
 app = typer.Typer(no_args_is_help=True)
@@ -24,17 +24,17 @@ OWN = {
 
 @app.command("list")
 def list_datasets(as_json: AsJson = False) -> None:
-    """List the known datasets, what they hold, and whether their files are here.
+    """List the known datasets, their sizes, and whether their files are present.
 
     Example: fedntd data list
     """
     rows = []
-    for name, known in download.SUMMARIES.items():
+    for name, summary in download.SUMMARIES.items():
         root = download.folder_of(name)
         found = download.present(name, root)
-        whole = bool(found) and all(download.either(found[0][0], file).exists() for file in found[0][1])
+        complete = bool(found) and all(download.either(found[0][0], file).exists() for file in found[0][1])
         where = str(found[0][0]) if found else None
-        rows.append({"name": name, **known._asdict(), "present": whole, "where": where})
+        rows.append({"name": name, **summary._asdict(), "present": complete, "where": where})
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -53,9 +53,9 @@ def list_datasets(as_json: AsJson = False) -> None:
 
 @app.command()
 def get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100 or cinic10")]) -> None:
-    """Download a dataset into the data folder, unless it is there and whole.
+    """Download a dataset into the data folder, unless it is there and complete.
 
-    FEDNTD_DATA names the data folder; FEDNTD_MIRROR an address to try first, with files at ADDRESS/<dataset>/<file>.
+    FEDNTD_DATA names the data folder. FEDNTD_MIRROR is an address to try first, with files at ADDRESS/<dataset>/<file>.
 
     Example: fedntd data get cifar10
     """
@@ -69,9 +69,10 @@ def get(name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10,
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="A dataset; without it, all that are here.")] = "", as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="The dataset to check; by default all that are present.")] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Compare a dataset's files with their published checksums: ok, missing or damaged.
+    """Compare dataset files with their published checksums: ok, missing or damaged.
 
     Example: fedntd data check mnist
     """
@@ -102,7 +103,7 @@ def partition(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show who gets what: the samples of each class that every client owns, as numbers and as a picture.
+    """Show how many samples of each class every client owns, as a table and as a picture.
 
     Example: fedntd data partition cifar10-lda0.1 --set seed=1 -o partition.png
     """
@@ -126,9 +127,9 @@ def partition(
     if as_json:
         print(json.dumps({"classes": dataset.classes, "counts": counts.tolist(), **spread, "picture": str(out)}))
         return
-    # so narrow that the names of ten classes fit into 80 columns
+    # narrow, so that the names of ten classes fit into 80 columns
     table = Table(Column("client", justify="right", no_wrap=True), box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    shown = min(len(dataset.classes), 10)  # a hundred classes do not fit a terminal; the picture and --json have them
+    shown = min(len(dataset.classes), 10)  # more do not fit a terminal; the picture and --json have all
     for name in dataset.classes[:shown]:
         table.add_column(Text(name[:7]), justify="right", no_wrap=True)
     table.add_column("all", justify="right", style="bold")

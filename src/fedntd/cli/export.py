@@ -1,4 +1,4 @@
-"""`fedntd export`: runs for other programs."""
+"""`fedntd export`: export runs to files and trackers."""
 
 import sys
 from pathlib import Path
@@ -19,14 +19,19 @@ stdout = Console()
 
 def export(
     runs: RunFolders,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="A .csv or .parquet file, or a folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="PATH", help="A .csv or .parquet file, or with --to a folder.")
+    ],
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TRACKER", help="[b]tensorboard[/b], [b]wandb[/b] or [b]mlflow[/b].")
+        str | None,
+        typer.Option("--to", metavar="TRACKER", help="Export to [b]tensorboard[/b], [b]wandb[/b] or [b]mlflow[/b]."),
     ] = None,
     per: Annotated[
-        str, typer.Option("--per", help="Rows of a file: one a [b]round[/b], or one a [b]run[/b].")
+        str, typer.Option("--per", help="Rows of the file: one per [b]round[/b] or one per [b]run[/b].")
     ] = "round",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on while runs go on (with --to).")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep exporting while runs are training (with --to).")
+    ] = False,
 ) -> None:
     """Example: [b]fedntd export runs/my-sweep -o sweep.parquet[/b]
 
@@ -36,12 +41,12 @@ def export(
     if to is None:
         require(not follow, "--follow needs --to: a file is written once")
         require(out.suffix in (".csv", ".parquet"), f"{out} must end in .csv or .parquet; or name a tracker with --to")
-        found = read_runs(runs, "columns" if per == "run" else "records")
-        write_rows(found, out, per)
+        exported = read_runs(runs, "columns" if per == "run" else "records")
+        write_rows(exported, out, per)
     else:
         require_one_of("--to", to, TRACKERS)
-        found = []
+        exported = []
         for done in track(runs, to, out, follow):
-            found.append(done)
+            exported.append(done)
             print(f"{done.name}: {count(len(done.records), 'round')}, {done.status}", file=sys.stderr, flush=True)
-    stdout.print(f"{count(len(found), 'run')} to {escape(str(out))}", soft_wrap=True, highlight=False)
+    stdout.print(f"{count(len(exported), 'run')} to {escape(str(out))}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""fedntd flower: a new app for a real federation, and certificates and keys to try it with."""
+"""`fedntd flower`: create an app for a real federation, and certificates and keys for trials."""
 
 import importlib.util
 import keyword
@@ -34,8 +34,10 @@ root-certificates = "{folder}/keys/ca.crt"
 
 
 @app.command()
-def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, which must not exist.")]) -> None:
-    """Write a small Flower app: settings in pyproject.toml, and a site.py in which each site says where its data are.
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder, which must not exist yet.")],
+) -> None:
+    """Create a small Flower app: settings in pyproject.toml, and a site.py in which each site loads its own data.
 
     Example: fedntd flower new hospitals
     """
@@ -44,20 +46,20 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's fo
     package = re.sub(r"\W", "_", project).lower()
     require(
         bool(re.fullmatch(r"[A-Za-z][\w-]*", project)) and not keyword.iskeyword(package),
-        f"'{project}' cannot be the name of an app: use letters, digits, - and _, with a letter at the head",
+        f"'{project}' cannot be the name of an app: use letters, digits, - and _, beginning with a letter",
     )
     require(
         importlib.util.find_spec(package) is None, f"a package '{package}' is installed already; choose another name"
     )
 
-    def filled_in(name: str) -> str:
+    def fill_in(name: str) -> str:
         text = (TEMPLATE / name).read_text(encoding="utf-8")
         return re.sub("PROJECT|PACKAGE", lambda found: {"PROJECT": project, "PACKAGE": package}[found[0]], text)
 
     files = {
-        "pyproject.toml": filled_in("pyproject.toml"),
+        "pyproject.toml": fill_in("pyproject.toml"),
         f"{package}/__init__.py": "",
-        f"{package}/site.py": filled_in("site.py"),
+        f"{package}/site.py": fill_in("site.py"),
         "env.sh": ENVIRONMENT.format(folder=folder.resolve()),
         ".flwr/config.toml": CONNECTION.format(folder=folder.resolve()),
         ".gitignore": ".flwr/\nkeys/\nruns/\n",
@@ -73,16 +75,16 @@ def new(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's fo
 
 @app.command()
 def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write them.")],
-    sites: Annotated[int, typer.Option(help="How many sites get a key.")] = 3,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write, which must not exist yet.")],
+    sites: Annotated[int, typer.Option(help="Number of sites; each gets a key.")] = 3,
     host: Annotated[list[str] | None, typer.Option(help="A name or address of the coordinator; repeatable.")] = None,
-    days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 30,
+    days: Annotated[int, typer.Option(help="Days for which the certificates are valid.")] = 30,
 ) -> None:
-    """Make certificates and keys for trying things out: a CA, the coordinator's certificate, one key for each site.
+    """Create certificates and keys for trials: a CA, the coordinator's certificate, and one key for each site.
 
-    For real use each site makes its own key (ssh-keygen -t ecdsa -b 384) and hands over the public half alone.
+    In production, each site creates its own key (ssh-keygen -t ecdsa -b 384) and shares only the public half.
 
-    The coordinator then has its certificate from your own CA.
+    The coordinator then gets its certificate from your own CA.
 
     Example: fedntd flower keys keys --sites 3 --host coordinator.example.org
     """
@@ -95,12 +97,12 @@ def keys(
         raise FedntdError("this needs Flower: pip install 'fedntd[flower]'") from None
     require(sites >= 1, f"--sites must be at least 1, not {sites}")
     require(1 <= days <= 36500, f"--days must lie in 1..36500, not {days}")
-    require(not folder.exists(), f"{folder} exists already; keys are not written over")
+    require(not folder.exists(), f"{folder} exists already; keys are not overwritten")
     pem, begin = serialization.Encoding.PEM, datetime.now(UTC) - timedelta(minutes=5)
     plain = serialization.NoEncryption()
 
     def certificate(name: str, key: Any, issuer: str, signing: Any, *extensions: Any) -> bytes:
-        made = x509.CertificateBuilder(
+        builder = x509.CertificateBuilder(
             issuer_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
             subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
             public_key=key.public_key(),
@@ -109,8 +111,8 @@ def keys(
             not_valid_after=begin + timedelta(days=days),
         )
         for extension in extensions:
-            made = made.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
-        return made.sign(signing, hashes.SHA256()).public_bytes(pem)
+            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+        return builder.sign(signing, hashes.SHA256()).public_bytes(pem)
 
     def private(key: Any, form: Any = serialization.PrivateFormat.PKCS8) -> bytes:
         return key.private_bytes(pem, form, plain)

@@ -1,4 +1,4 @@
-"""`fedntd leaderboard`: a table of methods."""
+"""`fedntd leaderboard`: print or write a table of methods."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +19,17 @@ def leaderboard(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="PAGE.md", help="Write it into this page, between its marks; a new one is made."
+            "--out",
+            "-o",
+            metavar="PAGE.md",
+            help="Write the table into this page, between its marks; create the page if needed.",
         ),
     ] = None,
-    of: Annotated[Path | None, typer.Option(metavar="SWEEP.toml", help="Only the runs that this asks for.")] = None,
+    of: Annotated[
+        Path | None, typer.Option(metavar="SWEEP.toml", help="Only the runs that this sweep file asks for.")
+    ] = None,
 ) -> None:
-    """Of run folders, and of ledgers that [b]fedntd paper record[/b] has written.
+    """Reads run folders, and ledgers written by [b]fedntd paper record[/b].
 
     Example: [b]fedntd leaderboard runs/leaderboard -o docs/leaderboard.md[/b]
     """

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments shared by several commands."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Import code from anywhere that the config of a run folder names.")
-]
+Trust = Annotated[bool, typer.Option("--trust", help="Allow the config of a run folder to import code from anywhere.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change one setting, e.g. partition.s=5; repeatable."),
@@ -18,12 +16,13 @@ RunFolders = Annotated[
 ]
 By = Annotated[
     list[str] | None,
-    typer.Option("--by", metavar="KEY", help="Group runs by this setting alone, e.g. algorithm.name; repeatable."),
+    typer.Option("--by", metavar="KEY", help="Group runs by this setting only, e.g. algorithm.name; repeatable."),
 ]
 BaselineOption = Annotated[
     str | None,
-    typer.Option("--baseline", metavar="METHOD|KEY=VALUE", help="Difference to these runs, paired over seeds."),
+    typer.Option("--baseline", metavar="METHOD|KEY=VALUE", help="Add the difference to these runs, paired by seed."),
 ]
 Target = Annotated[
-    float | None, typer.Option("--target", metavar="PERCENT", help="Rounds and bytes until this accuracy.")
+    float | None,
+    typer.Option("--target", metavar="PERCENT", help="Add the rounds and bytes needed to reach this accuracy."),
 ]

@@ -1,4 +1,4 @@
-"""fedntd paper: the paper's tables and figures, what they cost, and the ledger of what has been measured."""
+"""`fedntd paper`: reproduce the paper's tables and figures, estimate their cost, and record results in the ledger."""
 
 import json
 import sys
@@ -36,21 +36,23 @@ stdout, stderr = Console(), Console(stderr=True)
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", metavar="DIR", help="Where runs and pages are kept.", show_default="runs/paper"),
+    typer.Option("--out", "-o", metavar="DIR", help="Folder for runs and pages.", show_default="runs/paper"),
 ]
-Ledger = Annotated[Path, typer.Option("--ledger", metavar="DIR", help="Recorded runs, which need not be made again.")]
-Small = Annotated[bool, typer.Option("--small", help="A rehearsal on the packaged images, in minutes on a CPU.")]
+Ledger = Annotated[Path, typer.Option("--ledger", metavar="DIR", help="Recorded runs, which are not trained again.")]
+Small = Annotated[bool, typer.Option("--small", help="Rehearse on the packaged images, in minutes on a CPU.")]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", min=1, help="Runs of each cell.", show_default="the item's own: 3 for tables")
+    int | None,
+    typer.Option("--seeds", min=1, help="Number of runs per cell.", show_default="the item's own: 3 for tables"),
 ]
 Protocol = Annotated[
-    str, typer.Option("--protocol", help=f"{' or '.join(RULES)}: learning rate, and what an accuracy in a table is.")
+    str,
+    typer.Option("--protocol", help=f"{' or '.join(RULES)}: sets the learning rate and which accuracy tables show."),
 ]
 Cells = Annotated[
     list[str] | None,
-    typer.Option("--cells", metavar="CELL", help='Only these: a row, a column, or "row/column"; repeatable.'),
+    typer.Option("--cells", metavar="CELL", help='Only these cells: a row, a column, or "row/column"; repeatable.'),
 ]
-NoTrain = Annotated[bool, typer.Option("--no-train", help="Draw what is there; train nothing.")]
+NoTrain = Annotated[bool, typer.Option("--no-train", help="Draw existing results; train nothing.")]
 
 
 def open_workshop(out: Path | None, small: bool, ledger: Path) -> Workshop:
@@ -72,11 +74,11 @@ def list_items(
     ledger: Ledger = LEDGER,
     as_json: AsJson = False,
 ) -> None:
-    """List the items: their runs, how many are done, and about how long the others take here.
+    """List the items: their runs, how many are done, and about how long the others take on this machine.
 
-    Runs of one group can be trained together. The time is that of one run after the other.
+    Runs of one group can be trained together. The time assumes that runs are trained one after the other.
 
-    It comes from a measurement that is made once and kept in --out.
+    It is based on a measurement that is made once and kept in --out.
 
     Example: [b]fedntd paper list --small[/b]
     """
@@ -106,8 +108,8 @@ def list_items(
         table.add_row(row["name"], row["title"], *counts, left)
     stdout.print(table)
     stdout.print(
-        "Groups and time are of the runs that are left. Items share runs, and the runs of a group are trained in one "
-        "step on a GPU, which is compiled once: all take less than the sum."
+        "Groups and time are those of the runs that are left. Together the items take less than the sum: they share "
+        "runs, and on a GPU the runs of a group are trained in one step, which is compiled once."
     )
 
 
@@ -127,7 +129,7 @@ def make(
     chosen = {item.name: [cell for cell in cells if fitting(item, cell)] for item in items}
     for cell in cells:
         if not any(cell in fit for fit in chosen.values()):
-            choose(items[0], [cell])  # says what there is
+            choose(items[0], [cell])  # raises an error that lists the cells
     shop = open_workshop(out, setting.small, ledger)
     missing = distinct([config for item in items for config in shop.missing(item, setting, chosen[item.name])])
     problems: dict[str, int] = {}
@@ -139,7 +141,7 @@ def make(
             raise typer.Exit(130) from None
         shop = open_workshop(shop.out, setting.small, ledger)
 
-    # matplotlib takes its time to import
+    # matplotlib is slow to import
     from fedntd.paper.render import draw, write_item, write_page
 
     for item in items:
@@ -160,7 +162,7 @@ def make(
 
 
 def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
-    """Train, telling how far it is; the errors that kept runs from being made, with how many."""
+    """Train runs and show progress. Returns the errors that prevented runs, each with the number of runs."""
     problems: dict[str, int] = {}
     rounds, began = sum(config.federation.rounds for config in configs), time.monotonic()
     ended = 0
@@ -169,15 +171,15 @@ def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
     with Progress(*columns, console=stderr, expand=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task(f"{len(configs)} runs", total=rounds)
 
-        def tell(line: str) -> None:
+        def say(line: str) -> None:
             stderr.print(line, markup=False, soft_wrap=True)
 
-        every = groups(configs)
-        for number, group in enumerate(every, start=1):
+        all_groups = groups(configs)
+        for number, group in enumerate(all_groups, start=1):
             if in_one_step(group[0]):
                 what = f"{group[0].algorithm.name} on {thing(group[0].data.name)}"
                 so_far = duration(time.monotonic() - began)
-                tell(f"group {number} of {len(every)}: {len(group)} runs of {what}, after {so_far}")
+                say(f"group {number} of {len(all_groups)}: {len(group)} runs of {what}, after {so_far}")
             with closing(shop.train(group)) as events:
                 for config, event in events:
                     ending = ""
@@ -193,12 +195,12 @@ def train(shop: Workshop, configs: Sequence[Config]) -> dict[str, int]:
                     if ending:
                         ended += 1
                         bar.update(task, description=f"{ended} of {len(configs)} runs")
-                        tell(f"[{ended} of {len(configs)}] {describe(config, configs)}: {ending}")
+                        say(f"[{ended} of {len(configs)}] {describe(config, configs)}: {ending}")
     return problems
 
 
 def print_table(table: Table) -> None:
-    """What is measured of it; as a list, if it is too wide."""
+    """Print the measured part of a table, as a list if the table is too wide."""
     stdout.print(Text(table.title, style="bold"))
     if table.is_open:
         stdout.print("  nothing has been measured yet\n")
@@ -218,27 +220,27 @@ def terminal_table(table: Table) -> Grid:
     for column in table.columns:
         grid.add_column(column, justify="right")
     for row in table.rows:
-        told = []
+        texts = []
         for column in table.columns:
             cell = table.cell(row, column)
             if isinstance(cell, str):
-                told.append(Text(cell))
+                texts.append(Text(cell))
                 continue
             text = Text(table.measured(cell), style="bold" if table.is_best(row, column) else "")
             extra = [table.beside(cell), table.arrow(row, column)]
             text.append("".join(f" {part}" for part in extra if part), style="not bold")
             for line in filter(None, (aside(table, cell), table.notes(cell))):
                 text.append(f"\n{line}", style="not bold dim")
-            told.append(text)
-        grid.add_row(row, *told)
+            texts.append(text)
+        grid.add_row(row, *texts)
     return grid
 
 
 def terminal_list(table: Table) -> Grid:
-    """A line for each cell, where the table would be too wide."""
+    """One line per cell, for tables that are too wide."""
     grid = Grid(box=SIMPLE_HEAD)
     for heading in (table.corner, ""):
-        grid.add_column(heading, overflow="fold")  # a long name takes two lines; a number is never cut
+        grid.add_column(heading, overflow="fold")  # long names wrap; numbers are never cut
     for heading in ("measured", "paper", "difference"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for row in table.rows:
@@ -273,7 +275,7 @@ def command(names: Sequence[str]) -> Callable[..., None]:
 
 
 for name in ITEMS:
-    text = f"Make {name}: train what is missing, draw what is there."
+    text = f"Make {name}: train missing runs, then draw the results."
     app.command(name, help=f"{text}\n\nExample: [b]fedntd paper {name} --small[/b]", hidden=True)(command([name]))
 
 
@@ -281,7 +283,7 @@ for name in ITEMS:
 def make_several(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="ITEM...", help="Items by name; one without any of the --cells is made whole."),
+        typer.Argument(metavar="ITEM...", help="Items by name. An item that has none of the --cells is made in full."),
     ],
     cells: Cells = None,
     seeds: Seeds = None,
@@ -292,7 +294,7 @@ def make_several(
     ledger: Ledger = LEDGER,
     no_train: NoTrain = False,
 ) -> None:
-    """Make several items at once: on a GPU their runs of one shape are trained together, which saves compiling.
+    """Make several items at once. On a GPU, their runs of one shape are trained together, which saves compiling.
 
     Example: [b]fedntd paper make mse fig-hyper --small[/b]
     """
@@ -313,7 +315,7 @@ def record_runs(
     ],
     ledger: Ledger = LEDGER,
 ) -> None:
-    """Add finished runs, and what items measured on them, to the ledger.
+    """Add finished runs, and the items' measurements on them, to the ledger.
 
     Example: [b]fedntd paper record runs/paper[/b]
     """
@@ -333,11 +335,11 @@ def write_results(
         "docs/results.md"
     ),
 ) -> None:
-    """Write what the ledger shows as a Markdown page: tables, figures, and whether the paper's claims hold.
+    """Write the results in the ledger as a Markdown page: tables, figures, and whether the paper's claims hold.
 
     Example: [b]fedntd paper page[/b]
     """
     from fedntd.paper.results import write_results_page
 
-    require(ledger.is_dir(), f"there is no ledger {ledger}; fedntd paper record makes one")
+    require(ledger.is_dir(), f"there is no ledger {ledger}; create one with: fedntd paper record")
     stdout.print(f"page: {escape(str(write_results_page(ledger, out).resolve()))}", soft_wrap=True)

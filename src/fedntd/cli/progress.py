@@ -1,4 +1,4 @@
-"""What is shown of runs while they are trained: a bar or a table in a terminal, else a line for each round."""
+"""Progress of runs: a bar or a table in a terminal, otherwise a line for each round."""
 
 import sys
 from collections.abc import Generator, Sequence
@@ -18,7 +18,7 @@ Outcomes = Generator[tuple[int, Record | FedntdError]]  # as `federate_together`
 
 
 def show_progress(outcomes: Outcomes, configs: Sequence[Config], names: Sequence[str], console: Console) -> Outcomes:
-    """Pass what happens to the runs on, and show it. A run by itself has no name."""
+    """Pass outcomes on and show them. The name of a single run is empty."""
     if not console.is_terminal:
         return in_lines(outcomes, configs, names)
     if len(names) > 1:
@@ -52,8 +52,10 @@ def in_a_bar(outcomes: Outcomes, config: Config, console: Console) -> Outcomes:
         TextColumn("round {task.completed}/{task.total}"),
         TextColumn("accuracy [bold]{task.fields[accuracy]}[/]"),
         TextColumn("F {task.fields[forgetting]}"),
-        *([TextColumn("{task.fields[speed]}")] if console.width >= 100 else []),  # else no room for the time left
-        TimeRemainingColumn(table_column=Column(no_wrap=True)),  # the bar is what may be shorter
+        *(
+            [TextColumn("{task.fields[speed]}")] if console.width >= 100 else []
+        ),  # otherwise there is no room for the time left
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),  # shorten the bar instead
     ]
     with Progress(*columns, console=console, expand=True) as progress:
         rounds = config.federation.rounds

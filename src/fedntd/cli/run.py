@@ -21,10 +21,10 @@ from fedntd.runs.reader import read_run
 from fedntd.runs.record import Record
 from fedntd.simulation.together import federate, federate_together
 from fedntd.support.wording import thing
-from fedntd.sweep.plan import free_name
+from fedntd.sweep.jobs import free_name
 
 stdout, stderr = Console(), Console(stderr=True)
-OF_SWEEPS = {"base", "settings", "grid", "zip", "runs", "search"}  # keys that the settings of a run never have
+OF_SWEEPS = {"base", "settings", "grid", "zip", "runs", "search"}  # keys that only a sweep file has
 
 
 def run(
@@ -41,13 +41,13 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="The run folder.", show_default="runs/<name>")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, killed or interrupted.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the interrupted or killed run in --out.")] = False,
     trust: Trust = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Say how a run is computed, and where it goes a slower way, and why."),
+        typer.Option(
+            "--verbose", "-v", help="Print device, engine and precision, and why a run is slower than it could be."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +57,7 @@ def run(
 
     Resume:  [b]fedntd run --resume --out runs/fedavg-1[/b]
     """
-    require(not resume or out is not None, "--resume needs --out DIR: the folder of the run to go on with")
+    require(not resume or out is not None, "--resume needs --out DIR: the folder of the run to resume")
     if resume and out is not None and source is None:
         require((out / "config.toml").is_file(), f"there is no run to resume in {out}; leave out --resume to start")
         table = find_table(str(out / "config.toml"), trust, of_run=True)
@@ -75,14 +75,14 @@ def run(
     else:
         outcomes = outcomes_of(federate(configs[0], out=out, resume=resume))
     failed: dict[Path, FedntdError] = {}
-    told: set[Path] = set()
+    described: set[Path] = set()
     try:
         for i, outcome in show_progress(outcomes, configs, names, stderr):
             if isinstance(outcome, FedntdError):
                 failed[outs[i]] = outcome
-            elif verbose and outs[i] not in told:
-                told.add(outs[i])
-                tell_how(outs[i], names[i])
+            elif verbose and outs[i] not in described:
+                described.add(outs[i])
+                print_engine(outs[i], names[i])
     except KeyboardInterrupt:
         outcomes.close()
         again = "the same command and --resume" if several else f"fedntd run --resume --out {out}"
@@ -95,8 +95,8 @@ def run(
         stderr.print(f"[bold red]failed:[/] {escape(f'{error}{kept}')}", soft_wrap=True)
     finished = [read_run(folder) for folder in outs if folder not in failed]
     if as_json:
-        found = compare_json(finished)
-        print(json.dumps(found if several else found[0] if found else None))
+        rows = compare_json(finished)
+        print(json.dumps(rows if several else rows[0] if rows else None))
     elif finished:
         stdout.print(compare_table(finished))
         stdout.print(f"{'run folders in' if several else 'run folder'}: {escape(str(out))}", soft_wrap=True)
@@ -104,19 +104,20 @@ def run(
         raise typer.Exit(1)
 
 
-def tell_how(folder: Path, name: str) -> None:
-    """After the first round, when all is compiled: device, engine, precision, and what the engine has noted."""
-    how = read_run(folder).environment
+def print_engine(folder: Path, name: str) -> None:
+    """Print engine, device, precision and the engine's notes. Called after the first round, when all is compiled."""
+    environment = read_run(folder).environment
     stderr.print(
-        f"{f'{name}: ' if name else ''}{how.get('engine')} engine, {how['device']}, {how.get('precision')}",
+        f"{f'{name}: ' if name else ''}{environment.get('engine')} engine, "
+        f"{environment['device']}, {environment.get('precision')}",
         soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
-    for note in how.get("notes", []):
+    for note in environment.get("notes", []):
         stderr.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
 
 
 def outcomes_of(records: Generator[Record]) -> Outcomes:
-    """Of one run by itself, as if it were one of several."""
+    """The records of a single run in the form that `federate_together` yields."""
     try:
         for record in records:
             yield 0, record
@@ -125,7 +126,7 @@ def outcomes_of(records: Generator[Record]) -> Outcomes:
 
 
 def folders_of(names: Sequence[str], configs: Sequence[Config], out: Path) -> list[Path]:
-    """Of several runs, right inside `out`, where others look for them."""
+    """A folder in `out` for each of several runs."""
     taken: set[str] = set()
     return [out / free_name(name, identity(config), taken) for name, config in zip(names, configs, strict=True)]
 

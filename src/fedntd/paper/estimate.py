@@ -1,4 +1,4 @@
-"""How long runs will take on this machine: counted passes of samples through the network, times a quick measurement."""
+"""Estimate the time of runs on this machine: the number of forward passes times a measured time per pass."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(config: Config) -> Sizes:
-    """Of the dataset, whose files need not be here if it is a known one."""
+    """The sizes of the dataset. The files of a known dataset need not be present."""
     if config.data.name in SUMMARIES:
         known = SUMMARIES[config.data.name]
         return Sizes(config.data.train_size or known.train, known.test, known.shape)
@@ -41,7 +41,7 @@ def sizes(config: Config) -> Sizes:
 
 
 def passes(config: Config) -> float:
-    """Forward passes of one sample that a run is worth."""
+    """The work of a run, in forward passes of one sample."""
     data, settings, every = sizes(config), config.federation, config.measure.local_every
     cohort = cohort_size(settings.clients, settings.ratio)
     size = data.train / settings.clients
@@ -53,15 +53,17 @@ def passes(config: Config) -> float:
 
 
 def speed_key(config: Config) -> str:
-    """What the time of a pass depends on."""
+    """A key for what the time of a pass depends on."""
     device = environment(choose_device(config))["device"]
     shape = "×".join(map(str, sizes(config).shape))
     return f"{device}, {config.engine}, {config.precision}, {config.model.name} on {shape}"
 
 
 def measure_pass(config: Config) -> float:
-    """Seconds of a forward pass of one sample, from a round of clients with fifty random images each: ten, or on a CPU
-    no more than it has cores."""
+    """Measure the seconds of one forward pass of one sample, from a round of FedAvg on random images.
+
+    Ten clients, or on a CPU at most one per core, have fifty images each.
+    """
     shape, classes = sizes(config).shape, 10
     clients = 10 if choose_device(config).type != "cpu" else min(10, os.cpu_count() or 1)
     samples, test = 50 * clients, 10 * clients
@@ -85,7 +87,7 @@ def measure_pass(config: Config) -> float:
 
 
 def estimate(configs: Iterable[Config], out: Path) -> list[float]:
-    """Seconds of each run by itself; runs that are trained together on a GPU take less. Speeds are kept in `out`."""
+    """Seconds of each run if trained alone; runs trained together on a GPU take less. Speeds are cached in `out`."""
     file = out / "speed.json"
     speeds = read_json(file) if file.exists() else {}
     seconds = []

@@ -1,8 +1,8 @@
-"""How a claim of the paper is judged by the results that there are.
+"""Check a claim of the paper against the results.
 
-A claim is a sentence of the paper, where it stands, the cases that it is about (set-ups, methods, ...), and a function
-that says of one case whether it holds there, with numbers. The functions ask for figures as if all were there: one that
-is not makes its case open.
+A claim has its text, its place in the paper, its cases (set-ups, methods, ...), and a function that says whether it
+holds in one case, with numbers. The functions ask for results as if all existed. A missing one raises `NotMeasured`,
+which leaves the case open.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 
 class NotMeasured(Exception):
-    """The evidence lacks what a claim asks for."""
+    """A result that a claim asks for is missing."""
 
 
 class Finding(NamedTuple):
-    """Of one case."""
+    """Whether a claim holds in one case."""
 
     holds: bool
     numbers: str
 
 
 class Verdict(NamedTuple):
-    """Of all cases that are measured."""
+    """Whether a claim holds over all measured cases."""
 
-    holds: bool | None  # None: none is measured, or too few to say
+    holds: bool | None  # None: no case is measured, or too few to decide
     numbers: str = ""
-    good: int = 0  # cases in which it holds
+    good: int = 0  # cases in which the claim holds
     measured: int = 0
     cases: int = 1
 
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 
     @property
     def tally(self) -> str:
-        """Of how many cases it is true, if it is about several."""
+        """In how many cases the claim is true, if it has several."""
         if self.cases == 1 or not self.measured:
             return ""
         left = self.cases - self.measured
@@ -54,42 +54,44 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    where: str  # in the paper
-    text: str  # in its words, or nearly
-    find: Callable[["Evidence", str], Finding]  # of one case
-    cases: Sequence[str] = ("",)  # a claim about one thing has one case, without a name
-    mostly: bool = False  # more than half of the cases are enough; else one that fails is too many
+    """A claim of the paper."""
 
-    def verdict(self, of: "Evidence") -> Verdict:
-        found = where_measured(self.cases, lambda case: self.find(of, case))
-        if not found:
+    where: str  # section of the paper
+    text: str  # in the paper's words, or nearly
+    find: Callable[["Evidence", str], Finding]  # checks one case
+    cases: Sequence[str] = ("",)  # by default one case without a name
+    mostly: bool = False  # True: must hold in more than half of the cases; False: in all
+
+    def verdict(self, evidence: "Evidence") -> Verdict:
+        findings = where_measured(self.cases, lambda case: self.find(evidence, case))
+        if not findings:
             return Verdict(None, cases=len(self.cases))
-        good = sum(finding.holds for finding in found.values())
+        good = sum(finding.holds for finding in findings.values())
         numbers = "; ".join(
-            f"{case}: {finding.numbers}" if case else finding.numbers for case, finding in found.items()
+            f"{case}: {finding.numbers}" if case else finding.numbers for case, finding in findings.items()
         )
-        holds: bool | None = good == len(found)
+        holds: bool | None = good == len(findings)
         if self.mostly:
-            still = len(self.cases) - len(found)
-            holds = True if 2 * good > len(found) else None if 2 * (good + still) > len(self.cases) else False
-        return Verdict(holds, numbers, good, len(found), len(self.cases))
+            open_cases = len(self.cases) - len(findings)
+            holds = True if 2 * good > len(findings) else None if 2 * (good + open_cases) > len(self.cases) else False
+        return Verdict(holds, numbers, good, len(findings), len(self.cases))
 
 
 class Evidence:
-    """The results of items under one protocol, as figures. What is not there raises NotMeasured."""
+    """The results of items under one protocol, as numbers. A missing result raises NotMeasured."""
 
     def __init__(self, results: Callable[[str], Results], rule: str) -> None:
         self.results, self.rule = results, rule
 
     def accuracy(self, item: str, row: str, column: str) -> float:
-        """Mean over the finished runs, in %; 0 where all failed."""
+        """Mean accuracy of the finished runs in %; 0 if all failed."""
         results = self.results(item)
         if results[row, column] and not results.finished(row, column):
             return 0.0
         return mean(100 * result.accuracies[self.rule] for result in results.finished(row, column))
 
     def failed(self, item: str, row: str, column: str) -> str:
-        """How many of the runs: "2 of 3", or nothing where none did."""
+        """How many runs failed: "2 of 3", or empty if none did."""
         runs = self.results(item)[row, column]
         failed = sum(result.status == "failed" for result in runs)
         return f"{failed} of {len(runs)}" if failed else ""
@@ -98,7 +100,7 @@ class Evidence:
         return mean(result.forgetting for result in self.results(item).finished(row, column))
 
     def over_rounds(self, item: str, row: str, column: str, measure: str, last: int = 0) -> float:
-        """Mean of a measure of accuracy over the rounds (or the last of them) and the finished runs, in %."""
+        """Mean of a measure over the finished runs and all rounds (or the `last` ones), times 100."""
         return mean(
             100 * value
             for result in self.results(item).finished(row, column)
@@ -108,45 +110,46 @@ class Evidence:
 
     def measured(self, item: str, key: str) -> Any:
         """What an item measured beyond the records."""
-        found = self.results(item).measured.get(key)
-        if not found:
+        value = self.results(item).measured.get(key)
+        if not value:
             raise NotMeasured
-        return found
+        return value
 
     def side_by_side(self, item: str, cells: Sequence[Cell]) -> list[float]:
-        """Accuracies of cells that are all measured, over the seeds that finished in each of them, since a seed is a
-        partition, and some are harder. 0 where all runs failed, which leaves the others their seeds."""
+        """Mean accuracies of cells over the seeds that finished in all of them, as a seed is also a partition, and some
+        partitions are harder. A cell in which all runs failed has accuracy 0 and does not restrict the seeds."""
         results = self.results(item)
         by_seed = [{r.config.seed: 100 * r.accuracies[self.rule] for r in results.finished(*cell)} for cell in cells]
         if not all(results[cell] for cell in cells):
             raise NotMeasured
-        seeds = set.intersection(*(set(found) for found in by_seed if found)) if any(by_seed) else set()
-        return [mean(found[seed] for seed in seeds) if found else 0.0 for found in by_seed]
+        seeds = set.intersection(*(set(accuracies) for accuracies in by_seed if accuracies)) if any(by_seed) else set()
+        return [mean(accuracies[seed] for seed in seeds) if accuracies else 0.0 for accuracies in by_seed]
 
-    def lead(self, item: str, ahead: Cell, behind: Cell) -> float:
-        """How many points one cell is above another."""
-        mine, other = self.side_by_side(item, [ahead, behind])
-        return mine - other
+    def lead(self, item: str, cell: Cell, baseline: Cell) -> float:
+        """The accuracy of a cell minus that of another, in points."""
+        accuracy, other = self.side_by_side(item, [cell, baseline])
+        return accuracy - other
 
     def order(self, item: str, cells: dict[str, Cell]) -> dict[str, float]:
-        """The accuracies of cells that are all measured, by their names, the most accurate first."""
-        found = zip(cells, self.side_by_side(item, list(cells.values())), strict=True)
-        return dict(sorted(found, key=lambda one: -one[1]))
+        """The accuracies of cells by name, the most accurate first."""
+        pairs = zip(cells, self.side_by_side(item, list(cells.values())), strict=True)
+        return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
 
 def where_measured(cases: Iterable[str], find: Callable[[str], T]) -> dict[str, T]:
-    found = {}
+    """`find` of each case that is measured."""
+    values = {}
     for case in cases:
         with suppress(NotMeasured):
-            found[case] = find(case)
-    return found
+            values[case] = find(case)
+    return values
 
 
 def mean(values: Any) -> float:
-    known = [float(value) for value in np.ravel(list(values))]
-    if not known:
+    numbers = [float(value) for value in np.ravel(list(values))]
+    if not numbers:
         raise NotMeasured
-    return float(np.mean(known))
+    return float(np.mean(numbers))
 
 
 def correlation(x: Any, y: Any) -> float:
@@ -154,8 +157,9 @@ def correlation(x: Any, y: Any) -> float:
 
 
 def correlation_within(x: Any, y: Any) -> float:
-    """Of [round, client]: among the clients of a round, on average over the rounds in which both differ. So a learning
-    rate that falls over the rounds is left out of it.
+    """The correlation among the clients of a round, averaged over the rounds; x and y are [round, client].
+
+    Rounds in which x or y is constant are skipped. A learning rate that falls over the rounds has no influence.
 
     >>> round(correlation_within([[0, 1], [0, 1], [5, 5]], [[8, 9], [1, 2], [0, 1]]), 6)
     1.0

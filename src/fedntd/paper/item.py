@@ -1,4 +1,4 @@
-"""What an item of the paper is made of: settings of its runs, what came of them, tables and plots."""
+"""Items of the paper: the settings of their runs, their results, and how these are rendered."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 Cell = tuple[str, str]  # row, column
 Settings = dict[str, Any]  # as in a config file
 
-# what an accuracy in a table is, under each protocol: the authors print a moving average over the rounds
+# The accuracy that tables show under each protocol: the authors print a moving average over the rounds.
 RULES = {"released": "final", "published": "ema"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How the items' runs are to be made."""
+    """How the runs of items are made."""
 
     small: bool = False  # a rehearsal on the packaged images
-    seeds: int | None = None  # None: as many as the item wants
+    seeds: int | None = None  # None: the item's default
     protocol: str = "released"
-    settings: tuple[str, ...] = ()  # further ones, "key=value", for all runs
+    settings: tuple[str, ...] = ()  # additional "key=value" settings of all runs
 
     def __post_init__(self) -> None:
         require_one_of("protocol", self.protocol, RULES)
@@ -41,13 +41,15 @@ class Setting:
 
 
 class Plot(NamedTuple):
+    """A figure with its caption."""
+
     name: str  # of its files
     figure: "Figure"
     caption: str
 
 
 class Results(dict[Cell, "list[RunResult]"]):
-    """Of an item: for each cell the runs that finished or failed, in the order of their seeds (none: an empty list)."""
+    """Results of an item: for each cell, the runs that finished or failed, ordered by seed. Missing cells are []."""
 
     def __init__(
         self, item: "Item", setting: Setting, found: Mapping[Cell, "list[RunResult]"], measured: Mapping[str, Any]
@@ -67,9 +69,11 @@ class Results(dict[Cell, "list[RunResult]"]):
 
 @dataclass(frozen=True)
 class Item:
+    """A table or figure of the paper; `fedntd.paper` explains the fields."""
+
     name: str
     title: str
-    paper: str  # where it stands in the paper
+    paper: str  # its place in the paper
     about: str
     runs: Mapping[Cell, Settings]
     render: Callable[[Results], "Sequence[Table | Plot]"]
@@ -88,27 +92,27 @@ class Item:
 
 
 def table(name: str, algorithm: str | Settings = "fedavg", **sections: Settings) -> Settings:
-    """The settings of a preset with those of `sections` over them, and no measuring of local models unless asked for.
+    """The settings of a preset, changed by `sections`. Local models are not measured unless `sections` ask for it.
 
     >>> table("mnist-s2", "fedprox", federation={"rounds": 9})["federation"]
     {'clients': 100, 'ratio': 0.1, 'local_epochs': 3, 'rounds': 9}
     """
-    chosen = {"name": algorithm} if isinstance(algorithm, str) else algorithm
-    settings = {**preset(name), "algorithm": dict(chosen), "measure": {"local_every": 0}}
+    method = {"name": algorithm} if isinstance(algorithm, str) else algorithm
+    settings = {**preset(name), "algorithm": dict(method), "measure": {"local_every": 0}}
     for section, values in sections.items():
         settings[section] = {**settings.get(section, {}), **values}
     return settings
 
 
 def shrink(settings: Settings) -> Settings:
-    """The same on a few packaged images, with a fifth of the clients and of the epochs, for three rounds."""
-    given = settings.get("federation", {})
-    clients = max(10, given.get("clients", 100) // 5)
+    """Settings for a rehearsal: a few packaged images, a fifth of the clients and local epochs, three rounds."""
+    original = settings.get("federation", {})
+    clients = max(10, original.get("clients", 100) // 5)
     federation = {
-        **given,
+        **original,
         "clients": clients,
         "rounds": 3,
-        "local_epochs": ceil(given.get("local_epochs", 5) / 5),
+        "local_epochs": ceil(original.get("local_epochs", 5) / 5),
         "batch_size": 10,
     }
     model = settings.get("model", {}).get("name", "")

@@ -1,10 +1,10 @@
-"""The paper's names of the methods and of its set-ups, and what they are called here."""
+"""The paper's names for the methods, and ours."""
 
 from collections.abc import Sequence
 
 from fedntd.paper.item import Cell, Settings, table
 
-# FedNova of the paper is its released code's: with clients of one size (sharding), plain FedNova would be FedAvg
+# The paper's FedNova is that of its released code: with clients of equal size (sharding), FedNova would equal FedAvg.
 METHODS = {
     "FedAvg": "fedavg",
     "FedCurv": "fedcurv",
@@ -20,9 +20,9 @@ def method_rows(methods: Sequence[str], columns: dict[str, Settings | str]) -> d
     """A row for each method and a column for each set-up (a preset's name, or settings)."""
     return {
         (method, column): {
-            **(table(given) if isinstance(given, str) else given),
+            **(table(setup) if isinstance(setup, str) else setup),
             "algorithm": {"name": METHODS[method]},
         }
         for method in methods
-        for column, given in columns.items()
+        for column, setup in columns.items()
     }

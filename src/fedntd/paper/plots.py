@@ -1,4 +1,4 @@
-"""Learning curves of several methods, as several items draw them."""
+"""Learning curves of methods, shared by several items."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,13 +12,15 @@ from fedntd.runs.ledger import RunResult
 
 
 class Panel(NamedTuple):
+    """One measure of several methods."""
+
     title: str
     measure: str
-    lines: Mapping[str, Sequence[RunResult]]  # the runs of each method
+    lines: Mapping[str, Sequence[RunResult]]  # method -> its runs
 
 
 def curves(drawn: Sequence[Panel]) -> Figure:
-    """One line a method, the mean over its runs; up to three panels in a row, on one scale."""
+    """One line per method, the mean over its runs; up to three panels in a row, on one scale."""
     columns = min(3, len(drawn))
     rows = -(-len(drawn) // columns)
     figure, axes = panels(rows, columns, 0.4 + 2.5 * max(columns, 2), 0.5 + 2.3 * rows, sharey=True)
@@ -39,27 +41,27 @@ def curves(drawn: Sequence[Panel]) -> Figure:
 
 
 def mean_curve(ax: Axes, results: Sequence[RunResult], measure: str, smooth: int = 1, **style: str) -> None:
-    """The mean over the runs in the rounds in which all have measured it, in %; the band is one standard deviation.
+    """Draw the mean over the runs in %, in rounds that all of them measured, with a band of one standard deviation.
 
-    Where there are more than 50 rounds, `smooth` so many in a row are drawn as their mean, at the one in the middle.
+    With more than 50 rounds, draw the running mean of `smooth` rounds, centred.
     """
     shortest = min(len(result.history.get(measure, [])) for result in results)
     values = np.array([result.history.get(measure, [])[:shortest] for result in results], dtype=float)  # None: NaN
     rounds = np.flatnonzero(np.isfinite(values).all(0)) if shortest else np.array([], int)
     values = 100 * values[:, rounds] if shortest else np.empty((len(results), 0))
     if smooth > 1 and len(rounds) > 50:
-        values = np.stack([np.convolve(one, np.full(smooth, 1 / smooth), mode="valid") for one in values])
+        values = np.stack([np.convolve(row, np.full(smooth, 1 / smooth), mode="valid") for row in values])
         rounds = rounds[smooth // 2 : smooth // 2 + values.shape[1]]
     mean = values.mean(0)
-    few = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
-    ax.plot(rounds + 1, mean, **few, **style)  # pyright: ignore[reportArgumentType]
+    markers = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
+    ax.plot(rounds + 1, mean, **markers, **style)  # pyright: ignore[reportArgumentType]
     if len(results) > 1:
         std = values.std(0, ddof=1)
         ax.fill_between(rounds + 1, mean - std, mean + std, color=style.get("color"), alpha=0.16, linewidth=0)
 
 
 def legend(figure: Figure, *axes: Axes) -> None:
-    """Above the panels, where it can hide nothing. A single line has its name, too: others may not be measured yet."""
+    """Put the legend above the panels. A single line is named, too, as others may not be measured yet."""
     named = {name: line for ax in axes for line, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     if named:
         figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), 7))

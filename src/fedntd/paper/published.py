@@ -1,4 +1,4 @@
-"""The figures that the paper prints, typed off its tables: accuracy in percent, forgetting F, standard deviation."""
+"""The numbers in the paper's tables: accuracy in percent, forgetting F, standard deviation."""
 
 import re
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from fedntd.paper.item import Cell
 
 
 class Published(NamedTuple):
-    """`value` is None where the paper says that the run failed."""
+    """A cell of a table in the paper. `value` is None where the paper says that the run failed."""
 
     value: float | None
-    second: float | None = None  # F
+    second: float | None = None  # forgetting F
     std: float | None = None
 
 
 def grid(columns: tuple[str, ...], text: str, scale: float = 1) -> dict[Cell, Published]:
-    """From lines "row name: cell | cell | ...", a cell being 52.61 or 52.61(0.43) or 52.61(0.43)±1.00 or Failed.
+    """Parse lines "row name: cell | cell | ...". A cell is 52.61 or 52.61(0.43) or 52.61(0.43)±1.00 or Failed.
 
     >>> grid(("E=1", "E=3"), "FedNTD: 35.77(0.64) | Failed")["FedNTD", "E=1"]
     Published(value=35.77, second=0.64, std=None)
@@ -100,7 +100,7 @@ EPOCHS_LDA = grid(
 # appendix, effect of the sampling ratio (tab:sampling_ratio_sharding2, tab:sampling_ratio_lda01)
 RATIOS = ("R=0.05", "R=0.1", "R=0.3", "R=0.5", "R=1.0")
 RATIOS_S2 = grid(
-    RATIOS,  # FedNova and SCAFFOLD have the same figures at 0.3 and 0.5 in print
+    RATIOS,  # the paper prints the same numbers for FedNova and SCAFFOLD at 0.3 and 0.5
     """
     FedAvg: 33.06(0.66) | 40.14(0.59) | 49.99(0.46) | 52.98(0.41) | 51.48(0.30)
     FedProx: 35.36(0.63) | 41.48(0.57) | 44.54(0.45) | 50.02(0.31) | 52.53(0.06)
@@ -139,7 +139,7 @@ KD_NTD = grid(
     """,
 )
 
-# appendix, comparison to FedAlign (tab:fedalign), printed as shares of 1
+# appendix, comparison to FedAlign (tab:fedalign), printed as fractions of 1
 FEDALIGN = grid(
     ("FedAvg", "FedAlign", "FedNTD"),
     """
@@ -161,7 +161,7 @@ MSE = grid(
     """,
 )
 
-# Table 2, weight alignment (tab:weight_alignment): shares of neurons; W_G before the round against the locals and W_G after it
+# Table 2, weight alignment (tab:weight_alignment): share of neurons that prefer the same class in W_G before the round and in the local models, or W_G after it
 ALIGNMENT = grid(
     ("IID FedAvg", "IID FedNTD", "s=2 FedAvg", "s=2 FedNTD", "α=0.05 FedAvg", "α=0.05 FedNTD"),
     """
@@ -172,8 +172,8 @@ ALIGNMENT = grid(
     """,
 )
 
-# appendix, additional requirements (tab:additional_requirements): does a method do without state at the clients,
-# further communication, auxiliary data?
+# appendix, additional requirements (tab:additional_requirements): True if a method needs no client state, no additional
+# communication, no auxiliary data
 REQUIREMENTS: dict[str, tuple[bool, bool, bool]] = {
     "FedEnsemble": (True, True, False),
     "FedBE": (True, False, False),

@@ -1,4 +1,4 @@
-"""What an item's results look like: files for papers, and one HTML page of all items in a folder."""
+"""Write an item's results as files for papers, and one HTML page of all items in a folder."""
 
 import base64
 from collections.abc import Sequence
@@ -38,13 +38,13 @@ figure.plot img { display: block; max-width: 100%; background: #fff; border-radi
 
 
 def draw(results: Results) -> Sequence[Table | Plot]:
-    """The item's tables and plots, in our look."""
+    """The item's tables and plots, in the style of the reports."""
     with styled():
         return results.item.render(results)
 
 
 def write_item(results: Results, out: Path) -> list[Path]:
-    """Each table as Markdown, LaTeX and CSV, each plot as PNG and PDF, and the item's part of the page."""
+    """Write each table as Markdown, LaTeX and CSV, each plot as PNG and PDF, and the item's section of the page."""
     item, folder = results.item, out / results.item.name
     drawn = draw(results)
     written: list[Path] = []
@@ -70,8 +70,8 @@ def write_item(results: Results, out: Path) -> list[Path]:
 
 def section_html(results: Results, parts: Sequence[str]) -> str:
     item = results.item
-    done, of = progress(results)
-    facts = [item.paper, f"protocol {results.setting.protocol}", f"{done} of {of} runs" if of else ""]
+    done, total = progress(results)
+    facts = [item.paper, f"protocol {results.setting.protocol}", f"{done} of {total} runs" if total else ""]
     reasons = []
     for (row, column), runs in results.items():
         failed = [run for run in runs if run.status == "failed"]
@@ -91,9 +91,9 @@ def section_html(results: Results, parts: Sequence[str]) -> str:
 
 
 def progress(results: Results) -> tuple[int, int]:
-    """Runs that finished or failed, of how many; one that serves several cells counts once."""
-    found = {id(result) for cell in results.values() for result in cell}
-    return len(found), len(distinct([run.config for run in wanted(results.item, results.setting)]))
+    """The number of runs that finished or failed, and of all runs. A run that serves several cells counts once."""
+    done = {id(result) for cell in results.values() for result in cell}
+    return len(done), len(distinct([run.config for run in wanted(results.item, results.setting)]))
 
 
 def table_html(table: Table, above: str) -> str:
@@ -109,7 +109,7 @@ def plot_html(plot: Plot, png: bytes) -> str:
 
 
 def write_page(out: Path, small: bool) -> Path:
-    """One page of all items that have been drawn in `out`."""
+    """Write one page of all items that have been drawn in `out`."""
     from fedntd import __version__
 
     css = (files("fedntd.report") / "report.css").read_text(encoding="utf-8") + CSS
@@ -118,7 +118,7 @@ def write_page(out: Path, small: bool) -> Path:
     sections = "\n".join((out / name / "section.html").read_text(encoding="utf-8") for name in drawn)
     rehearsal = (
         '<p class="notice bad">A rehearsal: few clients and rounds on the packaged images. '
-        "The figures say nothing about the paper's.</p>"
+        "Its numbers cannot be compared with the paper's.</p>"
     )
     page = f"""<!doctype html>
 <html lang="en">
@@ -137,7 +137,7 @@ def write_page(out: Path, small: bool) -> Path:
 <header>
 <p class="eyebrow">Preservation of the global knowledge by not-true distillation in federated learning</p>
 <h1>The paper's tables and figures</h1>
-<p class="caption">In a cell, what was measured here stands above, and the paper's figure below, with the difference.
+<p class="caption">In each cell, our result is above, and the paper's below with the difference.
 Best values are bold; arrows compare with FedAvg.</p>
 {rehearsal if small else ""}
 <ol class="contents">

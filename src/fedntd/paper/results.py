@@ -1,4 +1,4 @@
-"""docs/results.md: what the ledger holds, the verdicts on the paper's claims, and its tables beside the published."""
+"""docs/results.md: the runs in the ledger, verdicts on the paper's claims, and tables beside the published ones."""
 
 import re
 from collections import Counter
@@ -27,11 +27,11 @@ is bold. What is open is left out, and named above the table.
 """
 WORDS = ("holds", "holds so far", "does not hold", "undecided", "not measured yet")
 REPORTED = {"final": "the last round's", "ema": "the moving average (0.6) over the rounds"}
-Drawn = Mapping[str, tuple[Results, Sequence[Table | Plot]]]  # an item's results, and what is shown of them
+Drawn = Mapping[str, tuple[Results, Sequence[Table | Plot]]]  # item -> its results, and its tables and plots
 
 
 def write_results_page(ledger: Path, out: Path) -> Path:
-    """The page, and the figures that it shows in results/figures beside it."""
+    """Write the page, and its figures to results/figures beside it."""
     text, plots = results_page(ledger)
     folder = out.parent / "results" / "figures"
     for name, plot in plots.items():
@@ -44,12 +44,12 @@ def results_page(ledger: Path) -> tuple[str, dict[str, Plot]]:
     """The Markdown text, and the plots by the names under which it shows them."""
     recorded = read_results(ledger)
     shop = Workshop(ledger, Store(recorded), ledger)
-    parts, plots = [HEAD, what_there_is(recorded)], {}
-    either = [name for name in ITEMS if of_either_protocol(find(name))]
+    parts, plots = [HEAD, ledger_summary(recorded)], {}
+    either = [name for name in ITEMS if same_under_all_protocols(find(name))]
     for protocol, rule in RULES.items():
         results = {name: shop.results(find(name), Setting(protocol=protocol)) for name in ITEMS}
-        own = {name: of for name, of in results.items() if name not in either}
-        if any(any(of.values()) or of.measured for of in own.values()):
+        own = {name: result for name, result in results.items() if name not in either}
+        if any(any(result.values()) or result.measured for result in own.values()):
             heading = [f"## Protocol `{protocol}`", "", f"An accuracy in a table is {REPORTED[rule]}.", ""]
             text, shown = items_part(own, protocol)
             parts.append("\n".join([*heading, *claims_part(Evidence(results.__getitem__, rule)), *text]))
@@ -61,8 +61,8 @@ def results_page(ledger: Path) -> tuple[str, dict[str, Plot]]:
     return "\n".join(parts), plots
 
 
-def of_either_protocol(item: Item) -> bool:
-    """Whether its runs are the same under all protocols, and nothing is measured beyond them."""
+def same_under_all_protocols(item: Item) -> bool:
+    """Whether an item has the same runs under all protocols, and measures nothing beyond them."""
 
     def runs(protocol: str) -> set[str]:
         return {identity(item.config(cell, 0, Setting(protocol=protocol))) for cell in item.runs}
@@ -70,7 +70,7 @@ def of_either_protocol(item: Item) -> bool:
     return item.measure is None and len({frozenset(runs(protocol)) for protocol in RULES}) == 1
 
 
-def what_there_is(recorded: list[RunResult]) -> str:
+def ledger_summary(recorded: list[RunResult]) -> str:
     if not recorded:
         return "Nothing has been recorded yet.\n"
     devices = sorted({f"{r.environment['device']}, torch {r.environment['torch']}" for r in recorded})
@@ -87,11 +87,11 @@ def what_there_is(recorded: list[RunResult]) -> str:
 # --- the claims -------------------------------------------------------------------------------------------------
 
 
-def claims_part(of: Evidence) -> list[str]:
-    verdicts = {name: claim.verdict(of) for name, claim in CLAIMS.items()}
+def claims_part(evidence: Evidence) -> list[str]:
+    verdicts = {name: claim.verdict(evidence) for name, claim in CLAIMS.items()}
     counted = Counter(verdict.words for verdict in verdicts.values())
-    told = ", ".join(f"{words}: {count}" for words in WORDS if (count := counted[words]))
-    lines = ["### The paper's claims", "", f"Of {len(CLAIMS)} claims: {told}.", ""]
+    tally = ", ".join(f"{words}: {count}" for words in WORDS if (count := counted[words]))
+    lines = ["### The paper's claims", "", f"Of {len(CLAIMS)} claims: {tally}.", ""]
     lines += ["| the paper says | our data | numbers |", "|---|---|---|"]
     for name, claim in CLAIMS.items():
         verdict = verdicts[name]
@@ -109,27 +109,27 @@ def claims_part(of: Evidence) -> list[str]:
 
 
 def items_part(results: Mapping[str, Results], ending: str = "") -> tuple[list[str], dict[str, Plot]]:
-    """What there is of each item, and how much of each is done; `ending` tells figures of two protocols apart."""
+    """Tables and plots of the items, and how much is done. `ending` keeps the figure names of protocols apart."""
     lines: list[str] = []
     plots: dict[str, Plot] = {}
     seen: set[str] = set()
-    drawn: Drawn = {name: (of, draw(of)) for name, of in results.items()}
-    for of, things in drawn.values():
+    drawn: Drawn = {name: (result, draw(result)) for name, result in results.items()}
+    for result, things in drawn.values():
         shown = [thing for thing in things if isinstance(thing, Plot) or not thing.is_open]
-        runs = {identity(run.config) for found in of.values() for run in found}
-        # a table that only repeats figures of the tables above is not shown
+        runs = {identity(run.config) for cell in result.values() for run in cell}
+        # Skip an item whose tables only repeat the runs of the items above.
         repeats = bool(runs) and runs <= seen and not any(isinstance(thing, Plot) for thing in shown)
         seen |= runs
         if not shown or repeats:
             continue
-        lines += [f"### {of.item.title}", "", f"{of.item.paper}. {of.item.about}", ""]
+        lines += [f"### {result.item.title}", "", f"{result.item.paper}. {result.item.about}", ""]
         for thing in shown:
             if isinstance(thing, Plot):
                 name = "-".join(filter(None, [thing.name, ending]))
                 plots[name] = thing
                 lines += [f"![{thing.caption}](results/figures/{name}.png)", "", thing.caption, ""]
             else:
-                lines += [*table_lines(thing, of.item.title), ""]
+                lines += [*table_lines(thing, result.item.title), ""]
     return lines + progress_part(drawn), plots
 
 
@@ -138,8 +138,8 @@ def table_lines(table: Table, above: str) -> list[str]:
     title = "" if table.title == above else f"**{table.title}.**"
     begun = f", {table.begun} more in part" if table.begun else ""
     counted = f"{done} of {cells} cells are measured{begun}." if cells else ""
-    told = " ".join(filter(None, [title, table.caption, counted, table.left_out_of(part)]))
-    return [told, "", to_markdown(part).rstrip()]
+    text = " ".join(filter(None, [title, table.caption, counted, table.left_out_of(part)]))
+    return [text, "", to_markdown(part).rstrip()]
 
 
 # --- how much is done -------------------------------------------------------------------------------------------
@@ -147,12 +147,13 @@ def table_lines(table: Table, above: str) -> list[str]:
 
 def progress_part(drawn: Drawn) -> list[str]:
     lines = ["### How much is done", "", "| item | in the paper | runs | cells of its tables |", "|---|---|---|---|"]
-    for name, (of, things) in drawn.items():
-        done, wanted = progress(of)
-        told = [f"{done} of {wanted}"] if wanted else []
-        told += ["measured" if of.measured else "not measured yet"] if of.item.measure else []
+    for name, (result, things) in drawn.items():
+        done, wanted = progress(result)
+        status = [f"{done} of {wanted}"] if wanted else []
+        status += ["measured" if result.measured else "not measured yet"] if result.item.measure else []
         counts = [thing.done for thing in things if isinstance(thing, Table)]
-        cells, every = (sum(count[i] for count in counts) for i in (0, 1))
-        shown = f"{cells} of {every}" if every else ""
-        lines.append(f"| `{name}`: {of.item.title} | {of.item.paper} | {', '.join(told) or 'needs none'} | {shown} |")
+        cells, total = (sum(count[i] for count in counts) for i in (0, 1))
+        shown = f"{cells} of {total}" if total else ""
+        runs = ", ".join(status) or "needs none"
+        lines.append(f"| `{name}`: {result.item.title} | {result.item.paper} | {runs} | {shown} |")
     return [*lines, ""]

@@ -16,12 +16,12 @@ from fedntd.report.latex import environment, tex
 
 @dataclass(frozen=True)
 class Figures:
-    """A cell: one value a finished run, and what the paper prints there."""
+    """A cell: the values of its finished runs, and the published one."""
 
     values: Sequence[float] = ()
-    seconds: Sequence[float] = ()  # the second figure, F
-    failed: int = 0  # runs
-    wanted: int = 1  # runs; 0: a cell of the paper that cannot be made here
+    seconds: Sequence[float] = ()  # the second number of each run, usually F
+    failed: int = 0  # number of failed runs
+    wanted: int = 1  # number of runs wanted; 0: a cell of the paper that cannot be made here
     published: Published | None = None
 
     @property
@@ -44,7 +44,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Table:
-    """A cell is `Figures`, or plain text."""
+    """A table of results. A cell is `Figures` or plain text."""
 
     name: str  # of its files
     title: str
@@ -54,10 +54,10 @@ class Table:
     cells: Mapping[Cell, Figures | str]
     corner: str = "method"  # what the rows are
     digits: int = 2
-    second: str = ""  # name of the second figure, which is shown in parentheses; empty: not shown
+    second: str = ""  # name of the second number, shown in parentheses; empty: not shown
     published_std: bool = False  # show the paper's standard deviation
-    baseline: str = ""  # the row (or column) with which the others are compared by arrows; empty: none
-    compare: str = "rows"  # what is compared: the "rows" in each column, the "columns" in each row, or nothing ("")
+    baseline: str = ""  # row (or column) to which arrows compare the others; empty: none
+    compare: str = "rows"  # compare "rows" within a column, "columns" within a row, or nothing ("")
     lower_is_better: bool = False
 
     def cell(self, row: str, column: str) -> Figures | str:
@@ -65,13 +65,13 @@ class Table:
 
     @property
     def done(self) -> tuple[int, int]:
-        """Cells with all of their runs, of how many."""
+        """The number of cells with all of their runs, and of all cells."""
         figures = [cell for cell in self.cells.values() if isinstance(cell, Figures) and cell.wanted]
         return sum(cell.done >= cell.wanted for cell in figures), len(figures)
 
     @property
     def begun(self) -> int:
-        """Cells with some of their runs."""
+        """The number of cells with some of their runs."""
         return sum(isinstance(cell, Figures) and 0 < cell.done < cell.wanted for cell in self.cells.values())
 
     @property
@@ -80,23 +80,23 @@ class Table:
         return not any(isinstance(cell, str) or cell.done for cell in self.cells.values())
 
     def measured_part(self) -> "Table":
-        """The rows and columns in which something is measured."""
+        """The table without rows and columns in which nothing is measured."""
 
-        def is_there(row: str, column: str) -> bool:
+        def has_content(row: str, column: str) -> bool:
             cell = self.cell(row, column)
             return bool(cell.done if isinstance(cell, Figures) else cell)
 
-        rows = [row for row in self.rows if any(is_there(row, column) for column in self.columns)]
-        columns = [column for column in self.columns if any(is_there(row, column) for row in self.rows)]
+        rows = [row for row in self.rows if any(has_content(row, column) for column in self.columns)]
+        columns = [column for column in self.columns if any(has_content(row, column) for row in self.rows)]
         return replace(self, rows=rows, columns=columns)
 
     def left_out_of(self, part: "Table") -> str:
-        """What a part of the table does not show: "Open rows: FedCurv. Open columns: E=1, E=3."."""
-        told = []
-        for kind, every, shown in (("rows", self.rows, part.rows), ("columns", self.columns, part.columns)):
-            names = [name for name in every if name not in shown]
-            told += [f"Open {kind}: {', '.join(names)}."] if names else []
-        return " ".join(told)
+        """What `part` of the table leaves out: "Open rows: FedCurv. Open columns: E=1, E=3."."""
+        sentences = []
+        for kind, names, shown in (("rows", self.rows, part.rows), ("columns", self.columns, part.columns)):
+            missing = [name for name in names if name not in shown]
+            sentences += [f"Open {kind}: {', '.join(missing)}."] if missing else []
+        return " ".join(sentences)
 
     # --- the parts of a cell, as text ---
 
@@ -104,18 +104,18 @@ class Table:
         return "–" if value is None else f"{value:.{self.digits if digits is None else digits}f}"
 
     def measured(self, cell: Figures) -> str:
-        """52.90 ± 1.02; the mean alone of one run."""
+        """Mean and deviation, "52.90 ± 1.02"; only the mean for a single run."""
         if cell.mean is None:
             return "failed" if cell.failed else "open"
         spread = f" ± {self.number(cell.std)}" if cell.std is not None else ""
         return self.number(cell.mean) + spread
 
     def beside(self, cell: Figures) -> str:
-        """(0.43), if there is a second figure."""
+        """The second number, "(0.43)", if there is one."""
         return f"({cell.second:.2f})" if self.second and cell.second is not None else ""
 
     def printed(self, cell: Figures) -> str:
-        """What the paper has: 52.61 (0.43)."""
+        """The published value, "52.61 (0.43)"."""
         paper = cell.published
         if paper is None:
             return ""
@@ -127,13 +127,13 @@ class Table:
         return f"{paper.value:.{digits}f}{spread}{second}"
 
     def difference(self, cell: Figures) -> str:
-        """Measured minus published: +0.29."""
+        """Measured minus published, "+0.29"."""
         if cell.mean is None or cell.published is None or cell.published.value is None:
             return ""
         return f"{float(self.number(cell.mean)) - cell.published.value:+.{self.digits}f}".replace("-", "−")
 
     def notes(self, cell: Figures) -> str:
-        """What is missing or has failed, where the figures do not say it."""
+        """Notes on missing and failed runs."""
         notes = []
         if cell.failed and cell.mean is not None:
             notes.append(f"{cell.failed} failed")
@@ -143,9 +143,9 @@ class Table:
 
     def arrow(self, row: str, column: str) -> str:
         cell = self.cell(row, column)
-        mine = row if self.compare == "rows" else column
+        name = row if self.compare == "rows" else column
         base = self.cell(self.baseline, column) if self.compare == "rows" else self.cell(row, self.baseline)
-        if mine == self.baseline or not (isinstance(cell, Figures) and isinstance(base, Figures)):
+        if name == self.baseline or not (isinstance(cell, Figures) and isinstance(base, Figures)):
             return ""
         value, other = self.shown(cell), self.shown(base)
         if value is None or other is None or value == other:
@@ -153,7 +153,7 @@ class Table:
         return "↑" if value > other else "↓"
 
     def is_best(self, row: str, column: str) -> bool:
-        """As far as the digits shown tell, and if there is something to compare."""
+        """Whether a cell is the best of its peers, rounded as shown; False without peers."""
         peers = (
             [self.cell(r, column) for r in self.rows]
             if self.compare == "rows"
@@ -166,6 +166,7 @@ class Table:
         return self.shown(cell) == (min if self.lower_is_better else max)(values)
 
     def shown(self, cell: Figures) -> float | None:
+        """The mean, rounded as shown."""
         return None if cell.mean is None else float(self.number(cell.mean))
 
 
@@ -175,8 +176,10 @@ def accuracy_cells(
     cells: Sequence[Cell] | None = None,
     rule: str = "",
 ) -> dict[Cell, Figures]:
-    """Accuracy in percent by a rule (the protocol's, unless told otherwise), with F, of all cells of an item or of
-    some."""
+    """Accuracy in percent and F of all cells of an item, or of some `cells`.
+
+    `rule` says which accuracy: final, ema, ... (by default that of the protocol).
+    """
     wanted, rule = results.item.wanted_seeds(results.setting), rule or results.setting.rule
     return {
         cell: Figures(
@@ -216,7 +219,7 @@ def to_markdown(table: Table) -> str:
 
 
 def aside(table: Table, cell: Figures) -> str:
-    """The published figure and the difference: paper 52.61 (0.43), +0.29."""
+    """The published value and the difference: "paper 52.61 (0.43), +0.29"."""
     printed, difference = table.printed(cell), table.difference(cell)
     return ", ".join(filter(None, [f"paper {printed}" if printed else "", difference]))
 
@@ -268,7 +271,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """One line a cell."""
+    """One line per cell."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     heading = ("row", "column", "runs", "wanted", "failed", "mean", "std", table.second or "second")

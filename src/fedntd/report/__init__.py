@@ -1,4 +1,4 @@
-"""From records to tables, figures and one HTML page."""
+"""Tables, figures and an HTML page from recorded runs."""
 
 from typing import TYPE_CHECKING
 

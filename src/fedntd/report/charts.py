@@ -1,4 +1,4 @@
-"""What charts show, whoever draws them (`figures.py`, the page): curves and their styles, and partitions."""
+"""What the charts show, shared by `figures.py` and the HTML page: curves with their styles, and partitions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,26 +11,26 @@ from fedntd.report.summary import Group, group, labels
 from fedntd.runs.reader import Run
 from fedntd.support.wording import SIZES, TIMES, axis_unit, show, thing
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, without those that are faint on white or on black
+# The colour-blind safe palette of Okabe and Ito, without the colours that are faint on white or on black
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
 DASHES = ("", "6 3", "2 2")
-MOST_CURVES = 14  # more than that no chart can tell apart
-MOST_METHODS = len(PALETTE)  # in charts of several settings, where a method has its colour and a setting its dash
+MOST_CURVES = 14  # more could not be told apart in one chart
+MOST_METHODS = len(PALETTE)  # in charts of several settings: a colour per method, a dash pattern per setting
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart, drawn alike in all of them: the mean of a group's finished runs, or one other run."""
+    """A line with the same style in all charts: the mean of a group's finished runs, or a single unfinished run."""
 
     label: str
     runs: list[Run]
     colour: str
-    dash: str  # as in SVG: lengths of line and gap
-    method: str = ""  # as in its group
+    dash: str  # SVG dash pattern: lengths of line and gap
+    method: str = ""  # of its group
     facet: str = ""
 
     def values(self, name: str) -> tuple[list[int], np.ndarray, np.ndarray | None]:
-        """The rounds in which `name` was measured in all runs; its mean there, and standard deviation if of several."""
+        """Rounds in which all runs measured `name`, its mean, and its standard deviation (None for a single run)."""
         tables = [{r.round: getattr(r, name) for r in run.records if is_number(getattr(r, name))} for run in self.runs]
         rounds = [round for round in tables[0] if all(round in table for table in tables)]
         rows = np.array([[table[round] for round in rounds] for table in tables], dtype=float)
@@ -38,23 +38,26 @@ class Curve:
 
 
 def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] | None = None) -> list[Curve]:
-    """Of more groups than a chart can show, those with the best final accuracy. `groups`, if they are at hand."""
-    told = dict(zip((id(run) for run in runs), labels(runs), strict=True))
+    """The curves to draw. If there are too many groups for a chart, those with the best final accuracy.
+
+    Pass `groups` if they are computed already.
+    """
+    label_of = dict(zip((id(run) for run in runs), labels(runs), strict=True))
     lines: list[tuple[str, list[Run], Group]] = []
     chosen = best_groups(groups or group(runs, by))
     for g in chosen:
         if g.finished:
             lines.append((g.label, g.finished, g))
         if not (by and g.finished):
-            lines += [(told[id(run)], [run], g) for run in g.runs if run.status != "finished"]
-    lines = [line for line in lines if line[1][0].rounds] or lines  # what failed at once has nothing to draw
+            lines += [(label_of[id(run)], [run], g) for run in g.runs if run.status != "finished"]
+    lines = [line for line in lines if line[1][0].rounds] or lines  # runs that failed in round 1 have nothing to draw
     finished_first = sorted(range(len(lines)), key=lambda i: lines[i][1][0].status != "finished")
     lines = [lines[i] for i in sorted(finished_first[: max(MOST_CURVES, len(chosen))])]
     methods = list(dict.fromkeys(g.method for *_, g in lines))
     facets = list(dict.fromkeys(g.facet for *_, g in lines))
     drawn = []
     for i, (label, members, g) in enumerate(lines):
-        # one style after the other; or a colour for each method, and a dash for each of the settings that it was run in
+        # With facets, a colour per method and a dash pattern per setting; otherwise all styles in turn.
         colour, turn = (methods.index(g.method), facets.index(g.facet)) if g.facet else (i, i // len(PALETTE))
         style = PALETTE[colour % len(PALETTE)], DASHES[turn % len(DASHES)]
         drawn.append(Curve(label, members, *style, g.method, g.facet))
@@ -62,26 +65,28 @@ def curves(runs: Sequence[Run], by: Sequence[str] = (), groups: Sequence[Group] 
 
 
 def best_groups(groups: Sequence[Group], baseline: Callable[[Run], bool] = lambda _: False) -> list[Group]:
-    """In their own order, but no more than charts can show; of methods in several settings, each that is chosen in all
-    of its settings: the hardest of them would have none of the best groups, and nothing to be compared with. The best
-    of the baseline's is among them."""
-    found: dict[str | int, list[float]] = {}
+    """The groups with the best final accuracy, as many as charts can show, in their original order.
+
+    With facets, whole methods are chosen by their mean over the settings, so that a hard setting still has groups to
+    compare. The best method of the baseline is always included.
+    """
+    scores: dict[str | int, list[float]] = {}
     for g in groups:
-        found.setdefault(g.method or id(g), []).append(-1.0 if g.mean("final") is None else g.means["final"])
-    ranked = sorted(found, key=lambda name: sum(found[name]) / len(found[name]), reverse=True)
+        scores.setdefault(g.method or id(g), []).append(-1.0 if g.mean("final") is None else g.means["final"])
+    ranked = sorted(scores, key=lambda name: sum(scores[name]) / len(scores[name]), reverse=True)
     chosen = ranked[: MOST_METHODS if any(g.facet for g in groups) else MOST_CURVES]
-    named = {g.method or id(g) for g in groups if all(map(baseline, g.runs))}
-    if named.isdisjoint(chosen):
-        chosen[-1:] = [name for name in ranked if name in named][:1] or chosen[-1:]
+    baselines = {g.method or id(g) for g in groups if all(map(baseline, g.runs))}
+    if baselines.isdisjoint(chosen):
+        chosen[-1:] = [name for name in ranked if name in baselines][:1] or chosen[-1:]
     return [g for g in groups if (g.method or id(g)) in chosen]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The axes of charts of cost: a unit for what was sent in both directions, and one for the time of a run."""
+    """Units of the cost axes: traffic in both directions, and time of a run."""
 
-    traffic: tuple[str, float]  # its name, and how many bytes it has
-    time: tuple[str, float]  # and how many seconds
+    traffic: tuple[str, float]  # name of the unit, bytes in it
+    time: tuple[str, float]  # name of the unit, seconds in it
 
     @staticmethod
     def of(groups: Sequence[Group]) -> "Costs":
@@ -102,8 +107,8 @@ def partition_title(config: Config) -> str:
 
 def distinct_partitions(runs: Sequence[Run]) -> list[Run]:
     """The first run with each partition."""
-    found: dict[tuple[tuple[str, ...], bytes], Run] = {}
+    first: dict[tuple[tuple[str, ...], bytes], Run] = {}
     for run in runs:
-        if run.counts.size:  # a run that failed before the data was dealt has none
-            found.setdefault((tuple(run.classes), run.counts.tobytes()), run)
-    return list(found.values())
+        if run.counts.size:  # empty if the run failed before the data was partitioned
+            first.setdefault((tuple(run.classes), run.counts.tobytes()), run)
+    return list(first.values())

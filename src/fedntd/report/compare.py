@@ -16,7 +16,7 @@ from fedntd.support.wording import duration, figure
 
 @dataclass(frozen=True)
 class Extra:
-    """A further column of the table: its heading, and of each group the text and what a program gets."""
+    """An additional column: its heading, its text for a group, and its JSON values for a group."""
 
     heading: str
     text: Callable[[Group], str]
@@ -24,7 +24,7 @@ class Extra:
 
 
 def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[Extra] = ()) -> Table:
-    """A table of runs for the terminal; runs that differ only in seed are one row, mean and standard deviation."""
+    """A table for the terminal. Runs that differ only in their seed form one row: mean and standard deviation."""
     groups = group(runs, by)
     best = best_shown(groups)
     several = any(len(g.runs) > 1 for g in groups)
@@ -41,7 +41,7 @@ def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
     for g, before in zip(groups, [None, *groups], strict=False):
         if before and before.facet != g.facet:
             table.add_section()
-        told = [Text(text, style="red" if "failed" in text else "yellow") for text in outcomes(g)]
+        notes = [Text(text, style="red" if "failed" in text else "yellow") for text in outcomes(g)]
         cells = [Text(g.count)] if several else []
         for key in shown:
             std = g.std(key)
@@ -49,7 +49,7 @@ def compare_table(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
             cells.append(Text(text, style="bold" if is_best(key, g, best) else ""))
         seconds = g.mean("seconds")
         cells += [Text(progress(g)), Text("–" if seconds is None else duration(seconds))]
-        table.add_row(Text("\n").join([Text(g.label), *told]), *cells, *(Text(extra.text(g)) for extra in extras))
+        table.add_row(Text("\n").join([Text(g.label), *notes]), *cells, *(Text(extra.text(g)) for extra in extras))
     why = reasons(runs)
     table.caption = Text("\n".join(["", *why]), style="red") if why else None
     return table
@@ -66,55 +66,57 @@ def compare_json(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[E
             row |= {key: g.mean(key), f"{key}_std": g.std(key)}
         for extra in extras:
             row |= extra.values(g)
-        told = zip(g.runs, map(summarise, g.runs), strict=True)
+        members = zip(g.runs, map(summarise, g.runs), strict=True)
         row["settings"] = {k: v for k, v in g.runs[0].settings.items() if k in keys}
-        row["members"] = [{"path": str(run.path), "seed": run.config.seed, **asdict(s)} for run, s in told]
+        row["members"] = [{"path": str(run.path), "seed": run.config.seed, **asdict(s)} for run, s in members]
         result.append(row)
     return result
 
 
 def headings(extras: Sequence[Extra]) -> dict[str, str]:
-    """Of the figures: further columns take the room of some."""
+    """Columns of the table by figure; fewer of them where extras need the room."""
     return {key: HEADINGS[key] for key in (("final", "last10", "forgetting") if extras else HEADINGS)}
 
 
-Best = Mapping[tuple[str, str], float]  # by facet and figure
+Best = Mapping[tuple[str, str], float]  # (facet, figure) -> best value
 
 
 def best_shown(groups: Sequence[Group]) -> Best:
-    """Of each figure the best value among groups with a finished run, as far as the digits shown tell; where several
-    methods were run in several settings, the best of each setting."""
+    """The best value of each figure in each facet, rounded as shown, among groups with a finished run.
+
+    Figures with a single value have no best.
+    """
     shown: dict[tuple[str, str], list[float]] = {}
     for g in groups:
         for key in HEADINGS:
             if g.finished and g.values[key]:
                 shown.setdefault((g.facet, key), []).append(float(figure(key, g.mean(key))))
-    return {at: (min if at[1] == "forgetting" else max)(values) for at, values in shown.items() if len(values) > 1}
+    return {key: (min if key[1] == "forgetting" else max)(values) for key, values in shown.items() if len(values) > 1}
 
 
-def is_best(key: str, one: Group, best: Best) -> bool:
-    mean = one.mean(key) if one.finished else None
-    return mean is not None and float(figure(key, mean)) == best.get((one.facet, key))
+def is_best(key: str, g: Group, best: Best) -> bool:
+    mean = g.mean(key) if g.finished else None
+    return mean is not None and float(figure(key, mean)) == best.get((g.facet, key))
 
 
-def outcomes(one: Group) -> list[str]:
-    """What is to be said of runs that did not finish: "failed (round 7)", "interrupted", "3 × failed (round 1)"."""
-    told = Counter(
+def outcomes(g: Group) -> list[str]:
+    """Notes on runs that did not finish: "failed (round 7)", "interrupted", "3 × failed (round 1)"."""
+    notes = Counter(
         f"failed (round {run.rounds + 1})" if run.status == "failed" else run.status
-        for run in one.runs
+        for run in g.runs
         if run.status != "finished"
     )
-    return [text if count == 1 else f"{count} × {text}" for text, count in told.items()]
+    return [text if count == 1 else f"{count} × {text}" for text, count in notes.items()]
 
 
-def progress(one: Group) -> str:
-    """Rounds done, of how many if they are fewer; with `--by`, runs of one group may have unlike many."""
-    done, planned = max(run.rounds for run in one.runs), max(run.config.federation.rounds for run in one.runs)
+def progress(g: Group) -> str:
+    """Rounds done, such as "12", or "7/12" if more are planned; the most of any run, as `--by` groups may mix them."""
+    done, planned = max(run.rounds for run in g.runs), max(run.config.federation.rounds for run in g.runs)
     return str(done) if done == planned else f"{done}/{planned}"
 
 
 def reasons(runs: Sequence[Run]) -> list[str]:
-    """Why runs failed; those that failed for one reason are told in one sentence."""
+    """Why runs failed, one sentence per reason and round."""
     failed: dict[tuple[int, str], list[str]] = {}
     if all(run.status != "failed" for run in runs):
         return []

@@ -1,4 +1,4 @@
-"""Runs for other programs: rows for CSV, Parquet and pandas, and the trackers that people already use."""
+"""Export runs: rows for CSV, Parquet and pandas, and experiment trackers."""
 
 import csv
 import os
@@ -22,7 +22,7 @@ ROWS = ("round", "run")
 
 
 def need(package: str, extra: str, what: str) -> Any:
-    """The package, or one sentence that says how to get it."""
+    """Import a package; raise an error that says how to install it if it is missing."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -31,12 +31,13 @@ def need(package: str, extra: str, what: str) -> Any:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Those of the folders; where some are the same, with as much of what is around them as tells them apart."""
-    whole = [Path(os.path.abspath(path)) for path in paths]
-    names = [path.name for path in whole]
-    for depth in range(2, max((len(path.parts) for path in whole), default=0)):
-        times = Counter(names)
-        names = ["/".join(p.parts[-depth:]) if times[name] > 1 else name for p, name in zip(whole, names, strict=True)]
+    """The names of the folders, with as many parent folders as are needed to make them unique."""
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    names = [path.name for path in absolute]
+    for depth in range(2, max((len(path.parts) for path in absolute), default=0)):
+        counts = Counter(names)
+        pairs = zip(absolute, names, strict=True)
+        names = ["/".join(path.parts[-depth:]) if counts[name] > 1 else name for path, name in pairs]
     return names
 
 
@@ -44,7 +45,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def rows_of(runs: Sequence[Run], per: str = "round") -> list[dict[str, Any]]:
-    """One row a round, with the settings that differ; or one row a run, with all settings and its figures."""
+    """One row per round with the settings in which runs differ, or one per run with all settings and its summary."""
     require_one_of("per", per, ROWS)
     named = list(zip(names_of([run.path for run in runs]), runs, strict=True))
     if per == "run":
@@ -57,19 +58,22 @@ def rows_of(runs: Sequence[Run], per: str = "round") -> list[dict[str, Any]]:
     measured = [f.name for f in fields(Record)]
     rows = []
     for name, run in named:
-        same = {"run": name, "status": run.status, **{key: run.settings.get(key) for key in keys}}
-        rows += [same | {key: getattr(record, key) for key in measured} for record in run.records]
+        shared = {"run": name, "status": run.status, **{key: run.settings.get(key) for key in keys}}
+        rows += [shared | {key: getattr(record, key) for key in measured} for record in run.records]
     return rows
 
 
 def load(folder: str | Path, per: str = "round") -> Any:
-    """A pandas frame of a run folder or a folder of them: one row a round, or one row a run (`per="run"`)."""
+    """A pandas DataFrame of one or several runs: one row per round, or with `per="run"` one row per run.
+
+    `folder` is a run folder or a folder of run folders.
+    """
     pandas = need("pandas", "frames", "a frame")
     return pandas.DataFrame(rows_of(read_runs([Path(folder)], "columns" if per == "run" else "records"), per))
 
 
 def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
-    """As the name's ending says, CSV or Parquet."""
+    """Write runs to a .csv or .parquet file, with one row per "round" or per "run"."""
     require_one_of("ending", file.suffix, (".csv", ".parquet"))
     rows = rows_of(runs, per)
     with whole(file) as aside:
@@ -85,34 +89,36 @@ def write_rows(runs: Sequence[Run], file: Path, per: str) -> None:
 
 
 def of_one_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As text, a setting of several kinds: two methods may have one of the same name, a word of one, a number of the
-    other. Parquet takes one kind a column, and the same keys in all tables."""
+    """Convert settings with values of several kinds to text, since a Parquet column has one type.
+
+    Two methods may have a setting of the same name that is a word in one and a number in the other.
+    """
     measured = {f.name for f in fields(Record)}
-    found: dict[str, set[str]] = {}
+    kinds_of: dict[str, set[str]] = {}
     for row in rows:
         for key in row.keys() - measured:
-            found.setdefault(key, set()).update(kinds(row[key]))
-    mixed = {key for key, several in found.items() if len(several) > 1}
+            kinds_of.setdefault(key, set()).update(kinds(row[key]))
+    mixed = {key for key, its_kinds in kinds_of.items() if len(its_kinds) > 1}
     return [{k: str(v) if k in mixed and v is not None else v for k, v in row.items()} for row in rows]
 
 
 def kinds(value: Any) -> set[str]:
-    """Those of a list are those of what is in it."""
+    """The kinds of a value: one, or for a list those of its elements. Two for what Parquet cannot hold."""
     if isinstance(value, list):
-        return {f"list of {kind}" for each in value for kind in kinds(each)}
+        return {f"list of {kind}" for element in value for kind in kinds(element)}
     if isinstance(value, Mapping) or (isinstance(value, int) and abs(value) >= 2**63):
-        return {"one", "another"}  # never one kind, so that it becomes text
+        return {"one", "another"}  # two, so that the column becomes text
     return set() if value is None else {"number" if type(value) in (int, float) else type(value).__name__}
 
 
 # --- trackers ---------------------------------------------------------------------------------------------------
-# Each opens a tracker's own run for one of ours and returns a function that takes records, and one that ends it.
+# Each function opens a run in a tracker and returns two functions: one logs a record, the other closes the run.
 
 Opened = tuple[Callable[[Record], None], Callable[[str], None]]
 
 
 def measures(record: Record) -> dict[str, float]:
-    """The single numbers of a record; what was not measured is left out."""
+    """The scalars of a record that were measured."""
     return {
         f.name: float(value)
         for f in fields(record)
@@ -121,11 +127,11 @@ def measures(record: Record) -> dict[str, float]:
 
 
 def tensorboard(run: Run, name: str, out: Path) -> Opened:
-    """Event files under `out`: tensorboard --logdir OUT."""
+    """Write event files to `out`; show them with: tensorboard --logdir OUT."""
     need("tensorboard", "tensorboard", "TensorBoard")
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    # what an earlier export wrote for this run is no longer shown, else every round would be there twice
+    # Hide what an earlier export of this run wrote; otherwise every round would appear twice.
     writer = SummaryWriter(str(out / name), purge_step=0)
     writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in run.settings.items()))
 
@@ -137,11 +143,11 @@ def tensorboard(run: Run, name: str, out: Path) -> Opened:
 
 
 def wandb(run: Run, name: str, out: Path) -> Opened:
-    """Weights & Biases; with WANDB_MODE=offline the files stay under `out` until `wandb sync`."""
+    """Log to Weights & Biases; with WANDB_MODE=offline, files stay in `out` until `wandb sync`."""
     package = need("wandb", "wandb", "Weights & Biases")
     opened = package.init(
         project=os.environ.get("WANDB_PROJECT", "fedntd"),
-        id=run.key,  # so that a run which is handed over again is the same one there, and goes on
+        id=run.key,  # so that exporting a run again continues the same one
         resume="allow",
         name=name,
         dir=str(out),
@@ -150,7 +156,7 @@ def wandb(run: Run, name: str, out: Path) -> Opened:
         settings=package.Settings(console="off", silent=True),
     )
     if opened.offline:
-        for folder in (out / "wandb").glob(f"offline-run-*-{run.key}"):  # of earlier times: all of it is written again
+        for folder in (out / "wandb").glob(f"offline-run-*-{run.key}"):  # from an earlier export; rewritten in full
             if folder.resolve() not in Path(opened.dir).resolve().parents:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -162,14 +168,14 @@ def wandb(run: Run, name: str, out: Path) -> Opened:
 
 
 def mlflow(run: Run, name: str, out: Path) -> Opened:
-    """To MLFLOW_TRACKING_URI, or a SQLite file in `out`: mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db."""
+    """Log to MLFLOW_TRACKING_URI, or to `out`; show with: mlflow ui --backend-store-uri sqlite:///OUT/mlflow.db."""
     package = need("mlflow", "mlflow", "MLflow")
     client = package.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{out.resolve()}/mlflow.db")
-    found = client.get_experiment_by_name("fedntd")
-    experiment = found.experiment_id if found else client.create_experiment("fedntd")
+    existing = client.get_experiment_by_name("fedntd")
+    experiment = existing.experiment_id if existing else client.create_experiment("fedntd")
     entities = package.entities
     earlier = client.search_runs([experiment], f"tags.fedntd = '{run.key}'", max_results=1)
-    if earlier:  # it was handed over before: it goes on there
+    if earlier:  # exported before: continue that run
         key = earlier[0].info.run_id
         client.update_run(key, status="RUNNING")
         last = max((metric.step for metric in client.get_metric_history(key, "accuracy")), default=0)
@@ -181,8 +187,8 @@ def mlflow(run: Run, name: str, out: Path) -> Opened:
         if record.round <= last:
             return
         now = round(1000 * time.time())
-        told = [entities.Metric(name, value, now, record.round) for name, value in measures(record).items()]
-        client.log_batch(key, told)  # all in one transaction: one by one takes ten times as long
+        metrics = [entities.Metric(name, value, now, record.round) for name, value in measures(record).items()]
+        client.log_batch(key, metrics)  # one transaction: ten times as fast as one by one
 
     return log, lambda status: client.set_terminated(key, "FAILED" if status == "failed" else "FINISHED")
 
@@ -192,50 +198,51 @@ TRACKERS: dict[str, Callable[[Run, str, Path], Opened]] = {"tensorboard": tensor
 
 @contextmanager
 def speaking_to(tracker: str, out: Path) -> Iterator[None]:
-    """One sentence for what a tracker says when it cannot go on."""
+    """Turn any error of a tracker into one sentence."""
     try:
         yield
     except OSError as error:
         raise FedntdError(f"{out} cannot be written to: {error.strerror or error}; choose another --out") from error
     except FedntdError:
         raise
-    except Exception as error:  # it may want a login, or its server
+    except Exception as error:  # e.g. a missing login, or no connection to its server
         raise FedntdError(f"{tracker} cannot be used: {reason(error)}") from error
 
 
-def open_in(tracker: str, run: Run, name: str, out: Path) -> Opened:
+def open_run(tracker: str, run: Run, name: str, out: Path) -> Opened:
     out.mkdir(parents=True, exist_ok=True)
     return TRACKERS[tracker](run, name, out)
 
 
 def track(folders: Sequence[Path], tracker: str, out: Path, follow: bool) -> Iterator[Run]:
-    """Hand all records to a tracker; with `follow`, also those to come, until no run goes on, and no sweep that may
-    begin further ones. Yields what is done.
+    """Export all records to a tracker, and yield each run when it is done.
 
-    A run that was interrupted is waited for only while others go on, since their sweep may come to it; so it may to one
-    that failed. A run that was killed and resumed plays some rounds again, with the same records: they are handed over
-    once.
+    With `follow`, also export new records until no run is training and no sweep is working in `folders`. Meanwhile
+    interrupted runs stay open, and failed ones while a sweep is working, since it may resume them. A run that was
+    killed and resumed repeats some rounds with the same records; these are exported once.
     """
     opened: dict[Path, tuple[Opened, int]] = {}
     over: set[Path] = set()
     wait = True
     while wait:
-        sweeping = follow and any(is_locked(folder, ".sweep-lock") for folder in folders)  # before its runs are read
+        sweeping = follow and any(
+            is_locked(folder, ".sweep-lock") for folder in folders
+        )  # read before the runs, so that none is missed
         paths = find_runs(folders)
         names = dict(zip(paths, names_of(paths), strict=True))
         runs = read_runs(folders, "records", "starts", over=over)
-        over |= {*paths} - {run.path for run in runs}  # what is damaged is told once
+        over |= {*paths} - {run.path for run in runs}  # warn about a damaged folder once
         wait = sweeping or (follow and any(run.status == "running" for run in runs))
         for run in runs:
-            over_now = not wait or run.status in ("finished", "pruned") or (run.status == "failed" and not sweeping)
+            ends = not wait or run.status in ("finished", "pruned") or (run.status == "failed" and not sweeping)
             with speaking_to(tracker, out):
-                (log, close), done = opened.get(run.path) or (open_in(tracker, run, names[run.path], out), 0)
+                (log, close), done = opened.get(run.path) or (open_run(tracker, run, names[run.path], out), 0)
                 for record in run.records[done:]:
                     log(record)
                 opened[run.path] = (log, close), max(done, len(run.records))
-                if over_now:
+                if ends:
                     close(run.status)
-            if over_now:
+            if ends:
                 over.add(run.path)
                 yield run
         if wait:

@@ -26,7 +26,7 @@ from fedntd.report.style import BLUES, GREY, bare, colour_bar, plain, save_figur
 from fedntd.report.summary import Group, group, labels
 from fedntd.runs.reader import Run
 
-# --- one line a run ---------------------------------------------------------------------------------------------
+# --- line charts ------------------------------------------------------------------------------------------------
 
 
 def learning_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
@@ -38,19 +38,19 @@ def forgetting_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Forgetting F over the rounds."""
     figure = lines_figure(runs, "forgetting", "forgetting $F$", 1, by=by)
     for ax in figure.axes:
-        ax.axhline(0, color="#555555", linewidth=0.7, zorder=1)  # below it, the model is better than ever before
+        ax.axhline(0, color="#555555", linewidth=0.7, zorder=1)  # below zero, the model is better than ever before
     return figure
 
 
 def consistency_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
-    """Figure 2b: how much alike the class-wise accuracies of two rounds in a row are."""
+    """Figure 2b: cosine similarity of the class-wise accuracies of consecutive rounds."""
     return lines_figure(runs, "similarity", "cosine similarity to the round before", 1, top=1, by=by)
 
 
 def lines_figure(
     runs: Sequence[Run], name: str, label: str, scale: float, top: float | None = None, by: Sequence[str] = ()
 ) -> Figure:
-    """One panel; of several methods in several settings, one for each setting, on one scale."""
+    """Draw one measure over the rounds: one panel, or one per setting (facet) with a common scale."""
     drawn = [curve for curve in curves(runs, by) if curve.values(name)[0]]
     facets = list(dict.fromkeys(curve.facet for curve in drawn)) or [""]
     columns = len(facets) if len(facets) <= 3 else ceil(len(facets) / 2)
@@ -66,7 +66,7 @@ def lines_figure(
                     draw(ax, curve, rounds, scale * mean, None if std is None else scale * std)
             ax.set(title=plain(facet), xlabel="round", ylabel="" if i % columns else label)
             all_rounds(ax, runs)
-        axes[0].set_ylim(top=top)  # of all of them; only now, since it ends the fitting to what is drawn
+        axes[0].set_ylim(top=top)  # shared by all panels; set last, since it turns autoscaling off
         for ax in axes[len(facets) :]:
             ax.remove()
         legend(figure, drawn)
@@ -74,9 +74,9 @@ def lines_figure(
 
 
 def draw(ax: Axes, curve: Curve, rounds: Sequence[int], mean: np.ndarray, std: np.ndarray | None) -> None:
-    few = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
-    style = "solid" if curve.facet else dashes(curve)  # a setting has a panel of its own
-    ax.plot(rounds, mean, color=curve.colour, linestyle=style, label=plain(curve.label), **few)
+    markers = {"marker": "o", "markersize": 3} if len(rounds) <= 25 else {}
+    style = "solid" if curve.facet else dashes(curve)  # each setting has its own panel
+    ax.plot(rounds, mean, color=curve.colour, linestyle=style, label=plain(curve.label), **markers)
     if std is not None:
         ax.fill_between(rounds, mean - std, mean + std, color=curve.colour, alpha=0.16, linewidth=0)
     if curve.runs[0].status == "failed" and len(rounds):
@@ -87,7 +87,7 @@ def draw(ax: Axes, curve: Curve, rounds: Sequence[int], mean: np.ndarray, std: n
 
 
 def local_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
-    """Figure 4: local models after training, and the global model around the round, in and out of the local classes."""
+    """Figure 4: in-local and out-local accuracy of local models, and of the global model before and after a round."""
     drawn = [curve for curve in curves(runs, by) if curve.values("global_in_before")[0]]
     with styled():
         figure = Figure(figsize=(6.8, 0.6 + 2.1 * max(1, len(drawn))), layout="constrained")
@@ -97,8 +97,9 @@ def local_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
                 rounds, mean, _ = curve.values(f"{side}_local")
                 _, spread, _ = curve.values(f"{side}_local_std")
                 for when, style in (("before", (0, (2, 1.5))), ("after", "solid")):
-                    at, values, _ = curve.values(f"global_{side}_{when}")
-                    ax.plot(at, 100 * values, color=GREY, linestyle=style, linewidth=1, label=f"global {when}")
+                    measured_rounds, values, _ = curve.values(f"global_{side}_{when}")
+                    label = f"global {when}"
+                    ax.plot(measured_rounds, 100 * values, color=GREY, linestyle=style, linewidth=1, label=label)
                 draw(ax, curve, rounds, 100 * mean, 100 * spread)
                 ax.set_title(f"{plain(curve.label)}: {side}-local")
                 ax.set_ylim(0, 100)
@@ -119,38 +120,40 @@ def local_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 
 
 def class_accuracy(runs: Sequence[Run]) -> Figure:
-    """Figure 2a: one panel a run, on one colour scale."""
-    told = [(label, run) for label, run in zip(labels(runs), runs, strict=True) if run.rounds]
-    columns = min(2, max(1, len(told)))
-    height = sum(panel_height(len(told[i][1].classes)) + 0.3 for i in range(0, len(told), columns))
+    """Figure 2a: class-wise accuracy over the rounds, one panel per run, on one colour scale."""
+    panels = [(label, run) for label, run in zip(labels(runs), runs, strict=True) if run.rounds]
+    columns = min(2, max(1, len(panels)))
+    height = sum(panel_height(len(panels[i][1].classes)) + 0.3 for i in range(0, len(panels), columns))
     with styled():
         figure = Figure(figsize=(7.2 if columns == 2 else 5.4, max(2.0, height + 0.8)), layout="constrained")
-        axes = list(figure.subplots(ceil(max(1, len(told)) / columns), columns, squeeze=False).flat)
+        axes = list(figure.subplots(ceil(max(1, len(panels)) / columns), columns, squeeze=False).flat)
         norm = Normalize(0, 100)
-        for i, (ax, (label, run)) in enumerate(zip(axes, told, strict=False)):
+        for i, (ax, (label, run)) in enumerate(zip(axes, panels, strict=False)):
             first, last = run.records[0].round, run.records[-1].round
             values = np.array([record.class_accuracy for record in run.records], dtype=float).T
             extent = (first - 0.5, last + 0.5, len(run.classes) - 0.5, -0.5)
             ax.imshow(100 * values, aspect="auto", cmap="viridis", norm=norm, interpolation="nearest", extent=extent)
-            ax.set(title=plain(label), xlabel="round", facecolor="#F2F2F2")  # grey: rounds that only others have
+            ax.set(
+                title=plain(label), xlabel="round", facecolor="#F2F2F2"
+            )  # grey: rounds that this run has not reached
             bare(ax)
             all_rounds(ax, runs)
             name_classes(ax, run.classes)
-            if i % columns and run.classes == told[i - 1][1].classes:
+            if i % columns and run.classes == panels[i - 1][1].classes:
                 ax.set(yticks=[], ylabel="")
-        for ax in axes[len(told) :]:
+        for ax in axes[len(panels) :]:
             ax.remove()
         colour_bar(figure, "viridis", norm, "class-wise test accuracy (%)", figure.axes)
     return figure
 
 
 def partition_map(run: Run) -> Figure:
-    """Figure 3, of the whole federation."""
+    """Figure 3: samples of each class per client, for the whole federation."""
     return partition_figure(run.counts, run.classes, partition_title(run.config))
 
 
 def partition_figure(counts: np.ndarray, classes: Sequence[str], title: str) -> Figure:
-    """How many samples of each class [client, class] every client owns; above it, how many in all."""
+    """Draw counts[client, class] as a heat map, with each client's total above it."""
     clients = len(counts)
     with styled():
         figure = Figure(figsize=(7.2, panel_height(len(classes)) + 1.5), layout="constrained")
@@ -158,7 +161,7 @@ def partition_figure(counts: np.ndarray, classes: Sequence[str], title: str) -> 
         sizes.bar(np.arange(clients), counts.sum(1), width=0.8 if clients <= 200 else 1, color="#9AA5AE")
         sizes.set(title=plain(title), ylabel="total", ylim=(0, None))
         sizes.yaxis.set_major_locator(MaxNLocator(2, integer=True))
-        # the square root keeps small counts apart from none
+        # The square root makes small counts distinct from zero.
         norm = PowerNorm(0.5, 0, max(1, counts.max()))
         shown = np.ma.masked_equal(counts.T, 0)
         ax.pcolormesh(np.arange(clients + 1) - 0.5, np.arange(len(classes) + 1) - 0.5, shown, cmap=BLUES, norm=norm)
@@ -176,7 +179,7 @@ def panel_height(classes: int) -> float:
     return float(np.clip(0.17 * classes, 1.3, 4.5))
 
 
-# --- what several of them share ---------------------------------------------------------------------------------
+# --- shared helpers, heat map and cost --------------------------------------------------------------------------
 
 
 def dashes(curve: Curve) -> str | tuple[int, tuple[float, ...]]:
@@ -190,7 +193,7 @@ def all_rounds(ax: Axes, runs: Sequence[Run]) -> None:
 
 
 def name_classes(ax: Axes, classes: Sequence[str]) -> None:
-    """By name while names fit, else by number, not all of them."""
+    """Label the rows with class names if they fit, otherwise with some of the class numbers."""
     if len(classes) <= 30:
         ax.set_yticks(range(len(classes)), [plain(name) for name in classes])
     else:
@@ -199,7 +202,7 @@ def name_classes(ax: Axes, classes: Sequence[str]) -> None:
 
 
 def legend(figure: Figure, drawn: Sequence[Curve]) -> None:
-    """Above the axes, where it can hide nothing; in as many columns as the labels leave room for."""
+    """Put the legend above the axes, in as many columns as the labels allow; a single curve becomes the title."""
     if len(drawn) > 1 and drawn[0].facet:
         methods = {curve.method: Line2D([], [], color=curve.colour, label=plain(curve.method)) for curve in drawn}
         figure.legend(handles=[*methods.values()], loc="outside upper center", ncols=legend_columns(methods, 90))
@@ -214,28 +217,28 @@ def legend_columns(labels: Iterable[str], letters: int) -> int:
     return max(1, letters // (max(map(len, labels), default=0) + 6))
 
 
-def heat_figure(made: HeatMap) -> Figure:
+def heat_figure(heat: HeatMap) -> Figure:
     """The mean final accuracy for each pair of values of two settings."""
     with styled():
-        rows, columns = made.values.shape
+        rows, columns = heat.values.shape
         figure = Figure(figsize=(1.6 + 0.7 * columns, 1.1 + 0.42 * rows), layout="constrained")
         ax = figure.subplots()
-        ax.imshow(100 * made.values, aspect="auto", cmap="viridis", interpolation="nearest")
-        low, high = float(np.nanmin(made.values)), float(np.nanmax(made.values))
+        ax.imshow(100 * heat.values, aspect="auto", cmap="viridis", interpolation="nearest")
+        low, high = float(np.nanmin(heat.values)), float(np.nanmax(heat.values))
         for i, j in np.ndindex(rows, columns):
-            value = made.values[i, j]
+            value = heat.values[i, j]
             bright = value > low + 0.55 * (high - low)
             text = f"{100 * value:.1f}" if np.isfinite(value) else "–"
             ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="black" if bright else "white")
-        ax.set_xticks(range(columns), [plain(v) for v in made.column_values])
-        ax.set_yticks(range(rows), [plain(v) for v in made.row_values])
-        ax.set(xlabel=made.columns, ylabel=made.rows, title="final test accuracy (%)", facecolor="#BBBBBB")
+        ax.set_xticks(range(columns), [plain(v) for v in heat.column_values])
+        ax.set_yticks(range(rows), [plain(v) for v in heat.row_values])
+        ax.set(xlabel=heat.columns, ylabel=heat.rows, title="final test accuracy (%)", facecolor="#BBBBBB")
         bare(ax)
     return figure
 
 
 def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
-    """What each group cost and what came of it: a colour for each method, and a mark for each setting it was run in."""
+    """Final accuracy of each group against traffic and time: a colour per method, a marker per setting."""
     colours = {id(run): curve.colour for curve in drawn for run in curve.runs}
     facets = list(dict.fromkeys(g.facet for g in groups))
     marks = dict(zip(facets, "os^Dv*", strict=False))
@@ -255,19 +258,22 @@ def cost_figure(groups: Sequence[Group], drawn: Sequence[Curve]) -> Figure:
         time.set(xlabel=f"{costs.time[0]} a run")
         for ax in (traffic, time):
             ax.set_xlim(left=0)
-        named = {curve.method or curve.label: ("o", curve.colour) for curve in drawn}
+        entries = {curve.method or curve.label: ("o", curve.colour) for curve in drawn}
         if len(facets) > 1:
-            named |= {facet: (mark, GREY) for facet, mark in marks.items()}
+            entries |= {facet: (mark, GREY) for facet, mark in marks.items()}
         handles = [
             Line2D([], [], linestyle="", marker=mark, color=colour, label=plain(name))
-            for name, (mark, colour) in named.items()
+            for name, (mark, colour) in entries.items()
         ]
-        figure.legend(handles=handles, loc="outside upper center", ncols=min(5, legend_columns(named, 90)))
+        figure.legend(handles=handles, loc="outside upper center", ncols=min(5, legend_columns(entries, 90)))
     return figure
 
 
 def save_figures(runs: Sequence[Run], folder: Path, by: Sequence[str] = (), baseline: str | None = None) -> list[Path]:
-    """Each figure for which there is something to show, as PNG and as PDF; of very many runs, of the best groups."""
+    """Write every figure that has something to show, as PNG and PDF, and return the files.
+
+    If there are too many runs to show, only the best groups are drawn.
+    """
     figures: dict[str, Callable[[], Figure]] = {}
     groups = group(runs, by)
     chosen = best_groups(groups, is_baseline(runs, baseline))

@@ -1,4 +1,4 @@
-"""One HTML page of runs that needs nothing else: styles, script and data are inside."""
+"""One self-contained HTML page about runs: styles, script and data are inside."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -31,12 +31,12 @@ EXPLAINED = {
 }
 
 
-MANY = 12  # of more runs than that, what is told run by run would be too long to read
+MANY = 12  # with more runs, per-run details are shortened or folded away
 
 
 @dataclass(frozen=True)
 class View:
-    """How to look at the runs: grouped by which settings, against which baseline and target; pictures to add."""
+    """Options of the report: settings to group by, a baseline, a target accuracy, and extra pictures."""
 
     by: Sequence[str] = ()
     baseline: str | None = None
@@ -45,7 +45,7 @@ class View:
 
 
 def write_report(runs: Sequence[Run], file: Path, title: str | None = None, view: View | None = None) -> Path:
-    """Write one self-contained HTML page about these runs."""
+    """Write one self-contained HTML page about these runs, and return its path."""
     require(bool(runs), "a report needs at least one run")
     page = render(runs, title, view or View())
     put(file, page)
@@ -66,7 +66,7 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
     best, costs = compare.best_shown(groups), Costs.of(groups)
     extras = statistics.extras(runs, view.baseline, view.target)
     headings = compare.headings(extras)
-    told = dict(zip((id(run) for run in runs), labels, strict=True))
+    label_of = dict(zip((id(run) for run in runs), labels, strict=True))
     curve_of = {run.path: i for i, curve in enumerate(curves) for run in curve.runs}
     panels = [curve.runs[0] for curve in curves] if many else [run for run in runs if run.path in curve_of]
     differing = summary.differing(runs)
@@ -78,7 +78,7 @@ def render(runs: Sequence[Run], title: str | None, view: View) -> str:
         title=title or default_title(runs, groups),
         facts=facts(runs),
         runs=[{"label": label, "path": run.path} for label, run in zip(labels, runs, strict=True)],
-        panels=[{"label": told[id(run)], "path": run.path} for run in panels],
+        panels=[{"label": label_of[id(run)], "path": run.path} for run in panels],
         curves=curves,
         curve_of=curve_of,
         local_measured=any(curve.values("in_local")[0] for curve in curves),
@@ -137,29 +137,29 @@ def default_title(runs: Sequence[Run], groups: Sequence[Group]) -> str:
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The settings people ask for first; where runs differ, their values, as long as one line holds them."""
+    """The main settings; where runs differ, up to five of their values."""
 
-    def choice(made: Choice) -> str:
-        return " ".join([thing(made.name), *(f"{key}={show(value)}" for key, value in made.options.items())])
+    def text(choice: Choice) -> str:
+        return " ".join([thing(choice.name), *(f"{key}={show(value)}" for key, value in choice.options.items())])
 
-    def of(run: Run) -> dict[str, str]:
+    def facts_of(run: Run) -> dict[str, str]:
         config, federation = run.config, run.config.federation
         sampled = len(cohort(config.seed, 1, federation.clients, federation.ratio))
         return {
             "Dataset": thing(config.data.name),
-            "Partition": choice(config.partition),
+            "Partition": text(config.partition),
             "Clients": f"{federation.clients}, {sampled} a round",
             "Rounds": str(federation.rounds),
             "Local epochs": str(federation.local_epochs),
             "Batch size": str(federation.batch_size),
             "Learning rate": show(config.optimiser.lr),
-            "Model": choice(config.model),
+            "Model": text(config.model),
         }
 
-    tables = [of(run) for run in runs]
+    tables = [facts_of(run) for run in runs]
     values = {name: unique(table[name] for table in tables) for name in tables[0]}
-    more = {name: f" and {len(found) - 4} more" if len(found) > 5 else "" for name, found in values.items()}
-    return [(name, " / ".join(found[: 4 if more[name] else 5]) + more[name]) for name, found in values.items()]
+    more = {name: f" and {len(texts) - 4} more" if len(texts) > 5 else "" for name, texts in values.items()}
+    return [(name, " / ".join(texts[: 4 if more[name] else 5]) + more[name]) for name, texts in values.items()]
 
 
 def unique(values: Iterable[str]) -> list[str]:
@@ -170,14 +170,14 @@ def unique(values: Iterable[str]) -> list[str]:
 
 
 def cards(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The headline: of several runs one card each; of a single one, a card for each of its figures."""
+    """The headline: one card per group, or for a single group one card per figure."""
 
     def card(g: Group, key: str, name: str, note: str, path: Path | None = None) -> dict[str, Any]:
         mean, std = g.mean(key), g.std(key)
         notes = [note] if std is None else [f"± {figure(key, std)}", note]
         unit = "" if mean is None or key == "forgetting" else "%"
-        told = outcomes(g) if key == "final" else []
-        return {"name": name, "value": figure(key, mean), "unit": unit, "notes": notes, "path": path, "outcomes": told}
+        ends = outcomes(g) if key == "final" else []
+        return {"name": name, "value": figure(key, mean), "unit": unit, "notes": notes, "path": path, "outcomes": ends}
 
     if len(groups) == 1:
         notes = {"final": "test accuracy", "best": "of all rounds", "last10": "mean", "ema": "moving average"}
@@ -216,13 +216,13 @@ def summary_row(
 
 
 def pivot(groups: Sequence[Group], best: Best) -> list[tuple[str, Path, list[dict[str, Any]]]]:
-    """Methods by the settings that they were run in: each method, a run of it and its cells, the best on top."""
-    found: dict[str, dict[str, Group]] = {}
+    """Methods by settings, best method first: (method, path of one of its runs, cells). Empty without facets."""
+    table: dict[str, dict[str, Group]] = {}
     facets = unique(g.facet for g in groups if g.facet)
     for g in groups if facets else ():
-        of_method = found.setdefault(g.method, {})
-        if g.finished or g.facet not in of_method:
-            of_method[g.facet] = g
+        row = table.setdefault(g.method, {})
+        if g.finished or g.facet not in row:
+            row[g.facet] = g
 
     def entry(g: Group | None) -> dict[str, Any]:
         if g is None or not g.finished:
@@ -232,12 +232,12 @@ def pivot(groups: Sequence[Group], best: Best) -> list[tuple[str, Path, list[dic
         return cell(figure("final", mean), mean, spread, compare.is_best("final", g, best))
 
     def score(method: str) -> float:
-        return sum(g.mean("final") or 0.0 for g in found[method].values() if g.finished) / len(facets)
+        return sum(g.mean("final") or 0.0 for g in table[method].values() if g.finished) / len(facets)
 
     return [
-        (method, (first.finished or first.runs)[0].path, [entry(found[method].get(facet)) for facet in facets])
-        for method in sorted(found, key=score, reverse=True)
-        for first in [next(iter(found[method].values()))]
+        (method, (first.finished or first.runs)[0].path, [entry(table[method].get(facet)) for facet in facets])
+        for method in sorted(table, key=score, reverse=True)
+        for first in [next(iter(table[method].values()))]
     ]
 
 
@@ -247,8 +247,8 @@ def cost_row(run: Run) -> list[dict[str, Any]]:
     traffic = [cell(size(count), count) for count in (s.bytes_down, s.bytes_up, (s.bytes_down + s.bytes_up) / rounds)]
     seconds = run.columns["seconds"]
     first = seconds[0] if seconds else None
-    median = float(np.median(seconds[1:])) if seconds[1:] else None  # a resumed run compiles in another round as well
-    times = [cell("–" if each is None else duration(each), each) for each in (s.seconds, first, median)]
+    median = float(np.median(seconds[1:])) if seconds[1:] else None  # a resumed run compiles in a later round, too
+    times = [cell("–" if time is None else duration(time), time) for time in (s.seconds, first, median)]
     return traffic + times
 
 
@@ -258,24 +258,24 @@ def settings(runs: Sequence[Run], keys: Sequence[str]) -> list[tuple[str, list[s
 
 
 def environments(runs: Sequence[Run], many: bool) -> list[tuple[str, list[str]]]:
-    """Of many runs, all that was told, once each."""
+    """Rows of the environment table; for many runs, one column with the distinct values."""
 
-    def told(value: Any) -> str:
+    def text(value: Any) -> str:
         return " ".join(map(str, value)) if isinstance(value, list) else "–" if value is None else str(value)
 
     keys = unique(key for run in runs for key in run.environment)
-    rows = [(key, [told(run.environment.get(key)) for run in runs]) for key in keys]
+    rows = [(key, [text(run.environment.get(key)) for run in runs]) for key in keys]
     if many:
-        once = [(key, unique(values)) for key, values in rows]
-        return [(key, [" / ".join(v) if len(v) <= 3 else f"{v[0]} … {v[-1]}"]) for key, v in once]
+        distinct = [(key, unique(values)) for key, values in rows]
+        return [(key, [" / ".join(v) if len(v) <= 3 else f"{v[0]} … {v[-1]}"]) for key, v in distinct]
     return [("folder", [run.name for run in runs]), *rows]
 
 
-def heat_table(made: HeatMap | None) -> dict[str, Any] | None:
-    """Each cell's text, how many runs it is of, and its place between the lowest and the highest value."""
-    if made is None:
+def heat_table(heat: HeatMap | None) -> dict[str, Any] | None:
+    """The cells of a heat map: text, number of runs, and position between the lowest and the highest value (0 to 1)."""
+    if heat is None:
         return None
-    low, high = float(np.nanmin(made.values)), float(np.nanmax(made.values))
+    low, high = float(np.nanmin(heat.values)), float(np.nanmax(heat.values))
 
     def entry(value: float, count: int) -> dict[str, Any]:
         if np.isnan(value):
@@ -284,13 +284,13 @@ def heat_table(made: HeatMap | None) -> dict[str, Any] | None:
 
     cells = [
         [entry(value, count) for value, count in zip(values, counts, strict=True)]
-        for values, counts in zip(made.values, made.counts, strict=True)
+        for values, counts in zip(heat.values, heat.counts, strict=True)
     ]
     return {
-        "rows": made.rows,
-        "columns": made.columns,
-        "column_values": made.column_values,
-        "cells": list(zip(made.row_values, cells, strict=True)),
+        "rows": heat.rows,
+        "columns": heat.columns,
+        "column_values": heat.column_values,
+        "cells": list(zip(heat.row_values, cells, strict=True)),
         "low": figure("final", low),
         "high": figure("final", high),
     }
@@ -300,7 +300,7 @@ def heat_table(made: HeatMap | None) -> dict[str, Any] | None:
 
 
 def curve_data(curve: Curve, costs: Costs) -> dict[str, Any]:
-    """Each measure as [places, means, standard deviations], for the places where it was measured."""
+    """Each measure as [x, means, standard deviations], where it was measured."""
     data: dict[str, Any] = {
         "label": curve.label,
         "colour": curve.colour,
@@ -313,7 +313,7 @@ def curve_data(curve: Curve, costs: Costs) -> dict[str, Any]:
     for name in ("accuracy", "forgetting", "similarity", *around):
         rounds, mean, std = curve.values(name)
         data[name] = [rounds, clean(mean), None if std is None else clean(std)]
-    for name in ("in_local", "out_local"):  # their spread is that over clients
+    for name in ("in_local", "out_local"):  # their deviation is over clients
         rounds, mean, _ = curve.values(name)
         data[name] = [rounds, clean(mean), clean(curve.values(f"{name}_std")[1])]
     traffic = curve.values("bytes_down")[1] + curve.values("bytes_up")[1]
@@ -323,7 +323,7 @@ def curve_data(curve: Curve, costs: Costs) -> dict[str, Any]:
 
 
 def points(groups: Sequence[Group], curves: Sequence[Curve], costs: Costs) -> list[dict[str, Any]]:
-    """Of each group what it cost and what came of it, for the charts of cost against accuracy."""
+    """Cost and final accuracy of each group, for the charts of accuracy against cost."""
     colours = {id(run): curve.colour for curve in curves for run in curve.runs}
     return [
         {
@@ -341,10 +341,10 @@ def points(groups: Sequence[Group], curves: Sequence[Curve], costs: Costs) -> li
 
 
 def clean(values: Iterable[float], digits: int = 7) -> list[float | None]:
-    """No more digits than a chart can tell apart; JSON has no NaN."""
+    """Round to the digits that a chart can show; NaN becomes None, as JSON has no NaN."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
 def embedded(value: Any) -> str:
-    """JSON that no text in it can end early: in a script element, only "<" means something to the browser."""
+    """JSON for a script element. Escapes "<", so that no text in it can close the element."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Tables for papers."""
+"""Comparison tables in LaTeX."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ TEX = str.maketrans({
 
 
 def tex(text: str) -> str:
-    """
+    """Escape text for LaTeX.
+
     >>> tex("50% of α=0.1 & s_2")
     '50\\\\% of $\\\\alpha$=0.1 \\\\& s\\\\_2'
     """
@@ -30,14 +31,14 @@ def tex(text: str) -> str:
 
 
 def environment(name: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table environment, of texts in LaTeX; needs the packages booktabs, amssymb and graphicx."""
+    """A table environment from cells in LaTeX; needs the packages booktabs, amssymb and graphicx."""
     lines = [
         "% needs \\usepackage{booktabs,amssymb,graphicx}",
         r"\begin{table}",
         r"\centering\small",
         rf"\caption{{{caption}}}",
         rf"\label{{tab:{name}}}",
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",  # made smaller if it is too wide
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",  # scaled down if too wide
         rf"\begin{{tabular}}{{l{'c' * (len(head) - 1)}}}",
         r"\toprule",
         " & ".join(head) + r" \\",
@@ -51,8 +52,8 @@ def environment(name: str, caption: str, head: Sequence[str], rows: Sequence[Seq
 
 
 def compare_latex(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[Extra] = ()) -> str:
-    """The table that compares runs; of several methods in several settings, methods by settings, the best on top."""
-    from fedntd.report.html import pivot, summary_row, unique  # what it is made with takes its time to import
+    """The comparison table in LaTeX. Several methods in several settings become a table of methods by settings."""
+    from fedntd.report.html import pivot, summary_row, unique  # html imports jinja2, which is slow
 
     groups = group(runs, by)
     best, facets = best_shown(groups), unique(g.facet for g in groups if g.facet)
@@ -76,5 +77,5 @@ def compare_latex(runs: Sequence[Run], by: Sequence[str] = (), extras: Sequence[
         number = rf"\textbf{{{number}}}" if cell["best"] else number
         return number + (rf" {{\scriptsize {tex(cell['spread'])}}}" if cell["spread"] else "")
 
-    made = [[tex(name), *map(text, cells)] for name, cells in rows]
-    return environment("runs", tex(f"{what}{over}.{without}"), [tex(name) for name in head], made)
+    body = [[tex(name), *map(text, cells)] for name, cells in rows]
+    return environment("runs", tex(f"{what}{over}.{without}"), [tex(name) for name in head], body)

@@ -1,4 +1,4 @@
-"""A table of methods under one protocol, as Markdown, and where it is written."""
+"""The leaderboard: a Markdown table of methods under one protocol, written into a page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,58 +15,58 @@ MEASURE = "last10"
 
 
 def leaderboard(runs: Sequence[Run]) -> str:
-    """Accuracies in Markdown: one row a method, one column for each of the other settings that runs differ in.
+    """A Markdown table of accuracies: one row per method, one column per combination of the other settings.
 
-    They are means of the last ten rounds, since where clients are unlike, one round can be twenty points from the next.
-    A method has a place if it was run in all columns with all seeds: a seed is a partition, and some are harder. Others
-    come below.
+    Accuracies are means of the last ten rounds, since with heterogeneous clients two consecutive rounds can differ by
+    twenty points. A method is ranked if it was run in all columns with all seeds: a seed is also a partition, and some
+    partitions are harder. Other methods come below, without a rank.
     """
     require(any(run.status == "finished" for run in runs), "there is no finished run to make a leaderboard of")
     seeds = {run.config.seed for run in runs}
     scores: dict[str, dict[str, Group]] = {}
-    # a column says nothing of methods, whose settings may have the same name as a partition's
-    told = [
+    # The prefix "partition." is only needed to tell a partition's setting from a method's, which columns do not name.
+    positions = [
         (in_a_cell(m), in_a_cell(where.replace("partition.", "") or thing(runs[0].config.data.name)))
         for m, where in methods_and_rest(runs)
     ]
-    columns = list(dict.fromkeys(column for _, column in told))
-    # a run that failed counts if no other of its seed has finished
-    for run, (method, column) in sorted(zip(runs, told, strict=True), key=lambda one: one[0].status == "failed"):
+    columns = list(dict.fromkeys(column for _, column in positions))
+    # Finished runs come first, so that a failed run counts only if no other run of its seed has finished.
+    for run, (method, column) in sorted(zip(runs, positions, strict=True), key=lambda pair: pair[0].status == "failed"):
         if run.status in ("finished", "failed"):
             group = scores.setdefault(method, {}).setdefault(column, Group(method, []))
             if run.config.seed not in seeds_of(group):
                 group.runs.append(run)
 
     def mean(method: str, column: str) -> float:
-        """-1 where there is none, to be below all others."""
-        one = scores[method].get(column)
-        return one.means.get(MEASURE, -1.0) if one else -1.0
+        """The mean accuracy, or -1 without one, which is below all others."""
+        group = scores[method].get(column)
+        return group.means.get(MEASURE, -1.0) if group else -1.0
 
-    whole = [m for m in scores if all(c in scores[m] and seeds_of(scores[m][c]) == seeds for c in columns)]
-    best = {column: max((mean(method, column) for method in whole), default=None) for column in columns}
+    ranked = [m for m in scores if all(c in scores[m] and seeds_of(scores[m][c]) == seeds for c in columns)]
+    best = {column: max((mean(method, column) for method in ranked), default=None) for column in columns}
 
     def place(method: str) -> float:
-        """The mean over the columns."""
-        return float(np.mean([1 + sum(mean(other, c) > mean(method, c) for other in whole) for c in columns]))
+        """The mean rank over the columns."""
+        return float(np.mean([1 + sum(mean(other, c) > mean(method, c) for other in ranked) for c in columns]))
 
     def cell(method: str, column: str) -> str:
-        one = scores[method].get(column)
-        if one is None or not one.finished:
-            return "failed" if one else "–"
-        value, std = mean(method, column), one.std(MEASURE)
+        group = scores[method].get(column)
+        if group is None or not group.finished:
+            return "failed" if group else "–"
+        value, std = mean(method, column), group.std(MEASURE)
         text = f"{100 * value:.2f}" + (f" ± {100 * std:.2f}" if std is not None else "")
-        lacking = f" ({len(one.finished)} of {len(seeds)})" if len(one.finished) < len(seeds) else ""
-        return (f"**{text}**" if value == best[column] else text) + lacking
+        missing = f" ({len(group.finished)} of {len(seeds)})" if len(group.finished) < len(seeds) else ""
+        return (f"**{text}**" if value == best[column] else text) + missing
 
     lines = ["| method | " + " | ".join(columns) + " | mean place |", "|---" * (len(columns) + 2) + "|"]
-    for method in sorted(scores, key=lambda method: (method not in whole, place(method))):
-        last = f"{place(method):.1f}" if method in whole else "–"
-        lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {last} |")
+    for method in sorted(scores, key=lambda method: (method not in ranked, place(method))):
+        mean_place = f"{place(method):.1f}" if method in ranked else "–"
+        lines.append(f"| {method} | " + " | ".join(cell(method, c) for c in columns) + f" | {mean_place} |")
     return "\n".join(lines) + "\n"
 
 
 def in_a_cell(text: str) -> str:
-    """Of a table in Markdown, where a bar would begin the next one."""
+    """Escape the bars in a cell of a Markdown table."""
     return text.replace("|", r"\|")
 
 
@@ -75,7 +75,7 @@ def seeds_of(group: Group) -> set[int]:
 
 
 def written_between(text: str, mark: str, new: str, page: str = "the page") -> str:
-    """The text of a page with what stands between <!-- mark --> and <!-- /mark --> replaced.
+    """Replace the text of a page between <!-- mark --> and <!-- /mark -->.
 
     >>> written_between("a <!-- x --> old <!-- /x --> b", "x", "new")
     'a <!-- x -->new<!-- /x --> b'
@@ -87,7 +87,7 @@ def written_between(text: str, mark: str, new: str, page: str = "the page") -> s
 
 
 def made_of(runs: Sequence[Run], planned: int) -> str:
-    """When, with what and of how many runs a table was made."""
+    """A sentence on the runs behind a table: how many, when, and on which device."""
     finished = [run for run in runs if run.status == "finished"]
     days = sorted(run.environment["started"][:10] for run in finished)
     devices = " and ".join(dict.fromkeys(run.environment["device"] for run in finished))
@@ -102,7 +102,7 @@ def made_of(runs: Sequence[Run], planned: int) -> str:
 
 
 def put_into(page: Path, mark: str, new: str) -> None:
-    """Between the marks of a page; one that is not there yet is made."""
+    """Write `new` between the marks of a page; create the page if it does not exist."""
     try:
         text = page.read_text(encoding="utf-8") if page.exists() else f"<!-- {mark} --><!-- /{mark} -->\n"
     except (OSError, UnicodeDecodeError) as error:

@@ -1,9 +1,9 @@
 "use strict";
-// Draws the charts as SVG, from the data inside the page. What each chart shows is said by the data- attributes of its
-// element; all charts share the set of hidden runs.
+// Draws the charts as SVG from the data inside the page. The data- attributes of an element define its chart. All charts
+// share the set of hidden runs.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const hidden = new Set(); // numbers of the curves that are switched off
+  const hidden = new Set(); // indices of the curves that are switched off
   let smooth = false;
 
   const VIRIDIS = "440154 482475 414487 355f8d 2a788e 21918c 22a884 44bf70 7ad151 bddf26 fde725"
@@ -33,7 +33,7 @@
 
   // --- axes -------------------------------------------------------------------------------------------------------
 
-  // Round numbers between low and high (with `around`, as far as to hold them), and how many decimals they need.
+  // Round tick values between low and high (with `around`, enclosing them), and how many decimals they need.
   function ticks(low, high, count, { whole = false, around = false } = {}) {
     const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
     let step = power * [1, 2, 5, 10].find((m) => m * power >= rough * 0.999);
@@ -62,7 +62,7 @@
 
   // --- line charts ------------------------------------------------------------------------------------------------
 
-  // The lines of a chart: of one measure, one for each run; or (figure 4) of one run, the local and the global models.
+  // The lines of a chart: one measure of every run, or (figure 4) the local and global models of one run.
   function linesOf(set) {
     const k = Number(set.scale);
     const line = (curve, measure, more) => {
@@ -119,7 +119,7 @@
     const yTicks = ticks(low, high, box.classList.contains("small") ? 4 : 5, { around: true });
     const [y0, y1] = [yTicks.at[0], yTicks.at.at(-1)];
 
-    // Names at the ends of the lines, where there is room, spare the reader the way to the legend.
+    // Names at the ends of the lines where there is room, so that readers need not look at the legend.
     const widest = Math.max(...all.map((line) => textWidth(line.label)));
     const named = box.classList.contains("labelled") && box.clientWidth >= (set.facet ? 420 : 640) && all.length > 1 && widest < 170;
     const right = named ? widest + 18 : 12;
@@ -143,7 +143,7 @@
     xAxis(svg, area, x, x0, x1, set.x, byRound);
 
     for (const line of lines.filter((one) => one.spread && !smooth)) {
-      // where an axis ends at what is possible (similarity 1, accuracy 100 %), a mean and its deviation may go beyond
+      // Mean plus deviation may exceed an axis that ends at the maximum (similarity 1, accuracy 100 %).
       const inside = (v) => Math.min(y1, Math.max(y0, v));
       const [above, below] = [1, -1].map((sign) => line.y.map((v, i) => inside(v + sign * line.spread[i])));
       const back = below.map((_, i) => point(line, below, i)).reverse();
@@ -164,7 +164,7 @@
     crosshair(svg, area, lines, { x, x0, x1, byRound, show, dot, unit: set.x });
   }
 
-  // Beside the last point of each line that goes on to the end, moved apart where they would overlap.
+  // Beside the last point of each line that reaches the end, moved apart where they would overlap.
   function nameEnds(svg, lines, area, x, y) {
     const names = lines.filter((line) => x(line.x.at(-1)) > area.right - 1)
       .map((line) => ({ line, at: y((smooth ? movingAverage(line.y) : line.y).at(-1)) }));
@@ -174,7 +174,7 @@
     for (const { line, at } of names) add(svg, "text", { class: "end", x: area.right + 8, y: at - over + 4 }, line.label);
   }
 
-  // The vertical line that follows the pointer (or the arrow keys) and tells the value of every run there.
+  // The vertical line that follows the pointer (or the arrow keys) and shows the value of every run there.
   function crosshair(svg, area, lines, { x, x0, x1, byRound, show, dot, unit }) {
     const places = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
     const layer = add(svg, "g", { visibility: "hidden" });
@@ -186,7 +186,7 @@
       layer.setAttribute("visibility", "visible");
       add(layer, "path", { class: "cross", d: `M${x(place)} ${area.top}V${area.bottom}` });
       for (const line of lines) {
-        // By round, what was measured in that very round; by traffic or time, what had been reached by then.
+        // By round, the value of that very round; by traffic or time, the last value up to there.
         const i = byRound ? line.x.indexOf(place) : line.x.findLastIndex((v) => v <= place);
         if (i < 0 || (!byRound && place > line.x.at(-1))) continue;
         dot(layer, line, i);
@@ -223,7 +223,7 @@
 
   // --- points -----------------------------------------------------------------------------------------------------
 
-  // One point a group: what it cost, and the accuracy that it came to.
+  // One point per group: its cost and its final accuracy.
   function drawPoints(box) {
     const set = box.dataset, all = data.points;
     if (!all.length) return empty(box, "No run has finished.");
@@ -263,8 +263,8 @@
 
   // --- heat maps --------------------------------------------------------------------------------------------------
 
-  // Class-wise accuracy by round, or samples by client: z[column][row]. One pixel a cell, stretched: 100 classes by 200
-  // rounds would be too many SVG elements.
+  // Class-wise accuracy by round, or samples by client: z[column][row]. One pixel per cell, stretched: 100 classes by
+  // 200 rounds would be too many SVG elements.
   function drawHeat(box) {
     const set = box.dataset, isAccuracy = set.heat === "classAccuracy";
     const { z, rows } = data[set.heat][set.index];
@@ -339,7 +339,7 @@
     return [...VIRIDIS[i].map((v, k) => v + (place - i) * (VIRIDIS[i + 1][k] - v)), 255];
   }
 
-  // The square root keeps few samples apart from none.
+  // The square root makes small counts distinct from zero.
   const countColour = (share) => [0, 114, 178, share ? 255 * (0.12 + 0.88 * Math.sqrt(share)) : 0];
 
   // --- what all charts share --------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@
         const compare = (a, b) => (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
         const rows = [...body.rows].filter((row) => value(row) !== "");
         rows.sort((a, b) => (down ? -1 : 1) * compare(value(a), value(b)));
-        body.prepend(...rows); // those without a value stay last, either way
+        body.prepend(...rows); // rows without a value stay last in both orders
       });
     });
   }

@@ -16,7 +16,7 @@ from fedntd.errors import FedntdError
 from fedntd.support.files import whole
 
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that a figure looks the same everywhere
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so figures look the same everywhere
     "text.usetex": False,  # whatever a matplotlibrc in the current folder says: no TeX is run on names of runs
     "font.size": 8.5,
     "axes.titlesize": 8.5,
@@ -52,7 +52,7 @@ BLUES = LinearSegmentedColormap.from_list("blues", ["#E3EFF7", "#7DB7DB", "#0072
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Our look while a figure is built or saved, the caller's settings afterwards."""
+    """Apply our style while a figure is built or saved, and restore the caller's settings afterwards."""
     with matplotlib.rc_context(STYLE):
         yield
 
@@ -67,7 +67,7 @@ def bare(ax: Axes) -> None:
 
 
 def plain(text: str) -> str:
-    """A name as it is: no dollar sign of it begins a formula."""
+    """Escape dollar signs, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
@@ -78,10 +78,10 @@ def colour_bar(figure: Figure, cmap: str | Colormap, norm: Normalize, label: str
 
 
 def save_figure(figure: Figure, *files: Path) -> None:
-    """Write a figure, in the form that each name's ending asks for."""
+    """Write a figure to each file, in the format of its extension."""
     for file in files:
         try:
             with whole(file) as aside, styled():
                 figure.savefig(aside, dpi=200)
-        except ValueError as error:  # an ending that matplotlib does not know
+        except ValueError as error:  # an extension that matplotlib does not know
             raise FedntdError(f"{file} cannot be written: {str(error).splitlines()[0]}") from error

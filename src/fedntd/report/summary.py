@@ -1,4 +1,4 @@
-"""What came of a run in a few figures, what runs differ in, and groups of runs that differ only in their seed."""
+"""Summaries of runs, the settings in which runs differ, and groups of runs that differ only in their seed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +15,8 @@ from fedntd.runs.reader import Run
 from fedntd.support.wording import show, thing
 
 HEADINGS = {"final": "final", "best": "best", "last10": "last 10", "ema": "EMA 0.6", "forgetting": "F"}
-METHOD = ("algorithm.", "server.", "robust.", "auxiliary.")  # settings that make a method; the rest is where it is run
-MOST_FACETS = 6  # methods that were run in more settings than that are only listed
+METHOD = ("algorithm.", "server.", "robust.", "auxiliary.")  # settings that are part of a method
+MOST_FACETS = 6  # with more settings than this, groups are listed without facets
 
 
 # --- one run ----------------------------------------------------------------------------------------------------
@@ -24,14 +24,14 @@ MOST_FACETS = 6  # methods that were run in more settings than that are only lis
 
 @dataclass(frozen=True)
 class Summary:
-    """Accuracies are shares of 1; None where there is no record yet."""
+    """The figures of one run. Accuracies are fractions of 1, and None before the first record."""
 
     final: float | None
     best: float | None
     last10: float | None  # mean of the last ten rounds
-    ema: float | None  # moving average that keeps 0.6, the authors' table figure
+    ema: float | None  # moving average with decay 0.6, the figure in the authors' tables
     forgetting: float | None
-    rounds: int  # done
+    rounds: int  # rounds done
     seconds: float
     bytes_up: int
     bytes_down: int
@@ -40,7 +40,7 @@ class Summary:
 
 
 def summarise(run: Run) -> Summary:
-    """The figures that tables show of a run: final, best, last ten rounds, moving average, forgetting."""
+    """Summarise a run: final, best and last-ten accuracy, moving average, forgetting, and cost."""
     columns = run.columns
     accuracy = columns["accuracy"]
     return Summary(
@@ -69,12 +69,12 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def telling(runs: Sequence[Run]) -> list[str]:
-    """The config keys that tell runs apart: those that differ, but for the seed and what does not change the run."""
+    """The config keys that tell runs apart: those that differ, except the seed and keys that do not change training."""
     return [key for key in differing(runs) if key != "seed" and is_telling(key, runs)]
 
 
 def is_telling(key: str, runs: Sequence[Run]) -> bool:
-    """Whether it makes another run of one of them."""
+    """Whether the key changes what is trained in any of the runs."""
     return any(key not in aside(run.settings) for run in runs)
 
 
@@ -84,7 +84,7 @@ def aside(settings: dict[str, Any]) -> set[str]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Short and unique: the algorithm and what differs, with the seed or the folder only where that is not enough."""
+    """Short, unique labels: the algorithm and the settings that differ, with seed or folder only where needed."""
     names = [joined(pair) for pair in methods_and_rest(runs)]
     details: list[Callable[[Run], str]] = [
         lambda run: f"seed={run.config.seed}",
@@ -92,11 +92,12 @@ def labels(runs: Sequence[Run]) -> list[str]:
         lambda run: str(run.path),
     ]
     for detail in details:
-        told = [detail(run) for run in runs]
-        among: dict[str, set[str]] = {}
-        for name, t in zip(names, told, strict=True):
-            among.setdefault(name, set()).add(t)
-        names = [f"{name} {t}" if len(among[name]) > 1 else name for name, t in zip(names, told, strict=True)]
+        texts = [detail(run) for run in runs]
+        texts_of: dict[str, set[str]] = {}
+        for name, text in zip(names, texts, strict=True):
+            texts_of.setdefault(name, set()).add(text)
+        pairs = zip(names, texts, strict=True)
+        names = [f"{name} {text}" if len(texts_of[name]) > 1 else name for name, text in pairs]
     counts, seen = Counter(names), Counter[str]()
     for i, name in enumerate(names):
         seen[name] += 1
@@ -105,41 +106,44 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def methods_and_rest(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Of each run, as far as runs differ, its method and the other settings: ("fedntd beta=1", "sharding s=2")."""
+    """For each run, its method and its other settings, as far as runs differ: ("fedntd beta=1", "sharding s=2")."""
     keys = [key for key in telling(runs) if key != "algorithm.name"]
     keys.sort(key=lambda key: not key.startswith("algorithm."))
     names = short_names(keys)
     wording = {key: words(key, runs) for key in ("algorithm.name", *keys)}
-    values: dict[tuple[str, Any], set[str]] = {}  # of a key, among the peers of a run
+    values: dict[tuple[str, Any], set[str]] = {}  # values of a key among comparable runs (`peers`)
     for run in runs:
         for key in keys:
             values.setdefault(peers(key, run.settings), set()).add(repr(run.settings.get(key)))
 
-    def told(key: str, settings: dict[str, Any]) -> str:
+    def text(key: str, settings: dict[str, Any]) -> str:
         if key not in settings or len(values[peers(key, settings)]) == 1:
             return ""
         word = wording[key][repr(settings[key])]
-        if key in ("server.name", "robust.name", "auxiliary.name"):  # most runs have none of them
+        if key in ("server.name", "robust.name", "auxiliary.name"):  # most runs have none
             return "" if word in ("none", "") else f"{key.split('.')[0]}={word}"
         return setting(names[key], word)
 
     def both(settings: dict[str, Any]) -> tuple[str, str]:
-        method = [told(key, settings) for key in keys if key.startswith(METHOD)]
-        rest = [told(key, settings) for key in keys if not key.startswith(METHOD)]
+        method = [text(key, settings) for key in keys if key.startswith(METHOD)]
+        rest = [text(key, settings) for key in keys if not key.startswith(METHOD)]
         return joined([wording["algorithm.name"][repr(settings["algorithm.name"])], *method]), joined(rest)
 
     return [both(run.settings) for run in runs]
 
 
 def peers(key: str, settings: dict[str, Any]) -> tuple[str, Any]:
-    """The same for runs of the same algorithm (partition, model), if the key is an option of it. Auxiliary data is one
-    of the algorithm's: some need it."""
+    """The key together with the algorithm (partition, model, ...) that it is an option of.
+
+    Equal for runs whose values of the key are comparable. Auxiliary data counts as an option of the algorithm, since
+    only some algorithms need it.
+    """
     name = f"{key.split('.')[0]}.name".replace("auxiliary.", "algorithm.")
     return key, None if key == name else settings.get(name)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Of each key its last part, where no other key ends alike.
+    """The last part of each key, where it is unique.
 
     >>> short_names(["optimiser.lr", "optimiser.decay", "algorithm.decay"])
     {'optimiser.lr': 'lr', 'optimiser.decay': 'optimiser.decay', 'algorithm.decay': 'algorithm.decay'}
@@ -149,17 +153,19 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def words(key: str, runs: Sequence[Run]) -> dict[str, str]:
-    """How people are told the values of a setting, by their repr: in short, unless two would then be told alike, such
-    as "mine:Method" and "theirs:Method"."""
+    """Short texts for the values of a setting, by their repr. In full if two would be the same, such as "mine:Method"
+    and "theirs:Method"."""
     values = {repr(value := run.settings[key]): value for run in runs if key in run.settings}
-    short = {of: thing(str(value)) if key.endswith(".name") else show(value) for of, value in values.items()}
+    short = {
+        key_repr: thing(str(value)) if key.endswith(".name") else show(value) for key_repr, value in values.items()
+    }
     if len({*short.values()}) == len(values):
         return short
-    return {of: of if isinstance(value, float) else show(value) for of, value in values.items()}
+    return {key_repr: key_repr if isinstance(value, float) else show(value) for key_repr, value in values.items()}
 
 
 def setting(name: str, word: str) -> str:
-    """As labels tell it: "lr=0.1"; of what was chosen by its name, the name alone."""
+    """A setting in a label: "lr=0.1", or for a `name` key the name alone."""
     return word if name.split(".")[-1] == "name" else f"{name}={word}"
 
 
@@ -172,13 +178,13 @@ def joined(parts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed. A run that is under way or was interrupted stands by itself."""
+    """Runs that differ only in their seed. An unfinished run is a group by itself."""
 
     label: str
     runs: list[Run]
-    # where several methods were run in several settings: its method, and its settings (else empty)
+    # Set if several methods were run in several settings; otherwise empty.
     method: str = ""
-    facet: str = ""
+    facet: str = ""  # the other settings, as text
 
     @property
     def finished(self) -> list[Run]:
@@ -190,10 +196,10 @@ class Group:
 
     @cached_property
     def values(self) -> dict[str, list[float]]:
-        """Of each figure, one value a run that counts: those that finished; if none has, what there is of the others. A
-        failed run never counts."""
-        whole = self.finished or [run for run in self.runs if run.status != "failed"]
-        counted = [summarise(run) for run in whole if run.rounds]
+        """The values of each figure, one per finished run; if none has finished, one per unfinished run. Failed
+        runs are left out."""
+        runs = self.finished or [run for run in self.runs if run.status != "failed"]
+        counted = [summarise(run) for run in runs if run.rounds]
         keys = (*HEADINGS, "rounds", "seconds", "bytes_up", "bytes_down")
         return {key: [getattr(s, key) for s in counted] for key in keys}
 
@@ -214,37 +220,37 @@ class Group:
 
 
 def group(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Group]:
-    """Runs that differ only in their seed; or `by` some settings, all runs that have the same values of these."""
+    """Group runs that differ only in their seed, or with `by` all runs with the same values of these settings."""
     if by:
         return group_by(runs, by)
     groups: dict[str, list[int]] = {}
-    taken: set[tuple[str, str, int]] = set()
+    seen: set[tuple[str, str, int]] = set()
     for i, run in enumerate(runs):
         key = repr({k: v for k, v in run.settings.items() if k not in ("seed", *aside(run.settings))})
-        again = (key, run.status, run.config.seed) in taken  # one seed run twice is no second sample
-        taken.add((key, run.status, run.config.seed))
-        if again or run.status not in ("finished", "failed"):
+        repeated = (key, run.status, run.config.seed) in seen  # the same seed twice is not a second sample
+        seen.add((key, run.status, run.config.seed))
+        if repeated or run.status not in ("finished", "failed"):
             key = f"{key} {i}"
         groups.setdefault(key, []).append(i)
     pairs = methods_and_rest(runs)
     own, shared = labels(runs), [joined(pair) for pair in pairs]
     members = list(groups.values())
-    alike = Counter(shared[first] for first, *_ in members)
-    made = []
+    counts = Counter(shared[first] for first, *_ in members)
+    grouped = []
     for first, *others in members:
-        label = shared[first] if others or alike[shared[first]] == 1 else own[first]
-        made.append(Group(label, [runs[i] for i in (first, *others)]))
-    return faceted(made, [pairs[first] for first, *_ in members])
+        label = shared[first] if others or counts[shared[first]] == 1 else own[first]
+        grouped.append(Group(label, [runs[i] for i in (first, *others)]))
+    return faceted(grouped, [pairs[first] for first, *_ in members])
 
 
 def faceted(groups: list[Group], pairs: list[tuple[str, str]]) -> list[Group]:
-    """Several methods in several settings: those of one setting stand together, to be compared with each other."""
+    """If several methods were run in several settings, put the groups of each setting next to each other."""
     methods, facets = (list(dict.fromkeys(column)) for column in zip(*pairs, strict=True))
     is_list = len(set(pairs)) <= max(len(methods), len(facets))
     if is_list or len(methods) < 2 or len(facets) < 2 or len(facets) > MOST_FACETS or "" in facets:
         return groups
-    told = [replace(g, method=method, facet=facet) for g, (method, facet) in zip(groups, pairs, strict=True)]
-    return sorted(told, key=lambda g: facets.index(g.facet))
+    placed = [replace(g, method=method, facet=facet) for g, (method, facet) in zip(groups, pairs, strict=True)]
+    return sorted(placed, key=lambda g: facets.index(g.facet))
 
 
 def group_by(runs: Sequence[Run], by: Sequence[str]) -> list[Group]:
@@ -254,7 +260,7 @@ def group_by(runs: Sequence[Run], by: Sequence[str]) -> list[Group]:
     names, wording = short_names(by), {key: words(key, runs) for key in by}
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        had = [(key, value) for key in by if (value := run.settings.get(key)) is not None]
-        parts = [setting(names[key], wording[key][repr(value)]) for key, value in had]
+        present = [(key, value) for key in by if (value := run.settings.get(key)) is not None]
+        parts = [setting(names[key], wording[key][repr(value)]) for key, value in present]
         groups.setdefault(joined(parts) or "other", []).append(run)
     return [Group(label, members) for label, members in groups.items()]

@@ -37,6 +37,8 @@ MOVED: dict[str, tuple[str, ...]] = {
     "fedntd.report.wording": ("fedntd.support.wording",),
     "fedntd.rounds": ("fedntd.simulation.federation",),
     "fedntd.steps": ("fedntd.engine.compiler",),
+    "fedntd.sweep.estimate": ("fedntd.sweep.cost",),
+    "fedntd.sweep.plan": ("fedntd.sweep.jobs",),
     "fedntd.tables": ("fedntd.config.toml",),
     "fedntd.tiles": ("fedntd.kernels.tiles",),
     "fedntd.together": ("fedntd.simulation.together", "fedntd.simulation.sharing"),

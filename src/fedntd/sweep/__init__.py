@@ -1,1 +1,1 @@
-"""From one run to thousands: what a sweep asks for, how its runs are trained, and what is shown meanwhile."""
+"""Sweeps: read a sweep file, train its runs in groups, and show their progress."""

@@ -1,12 +1,12 @@
-"""How the groups of a sweep are trained: in this process, or queued over several.
+"""Train the groups of a sweep: in this process, or in several worker processes.
 
-`train_group` does the work, wherever it is called: it trains one group and yields what happens as small tables,
+`train_group` trains one group, in whichever process it is called, and yields events as small tables:
 
     {"run": name, "round": 3, "accuracy": 0.41, "forgetting": 0.1, "seconds": 0.8}
     {"run": name, "failed": "the global weights are not finite after round 4; ..."}
 
-which go through pipes as they are. `until_settled` deals with what breaks a whole group. A run that it does not report
-as failed has finished.
+Events are sent through pipes as JSON. `until_settled` handles errors that break a whole group. A run that it does not
+report as failed has finished.
 """
 
 import json
@@ -28,7 +28,7 @@ from fedntd.config.toml import from_table, to_table
 from fedntd.errors import FedntdError, reason
 from fedntd.runs.record import Record, RunFolder, Taken
 from fedntd.simulation.together import federate_together
-from fedntd.sweep.plan import Job, status
+from fedntd.sweep.jobs import Job, status
 
 Event = dict[str, Any]
 Group = Sequence[Job]
@@ -40,33 +40,35 @@ class Died(Exception):
 
 
 def train_group(group: Group) -> Generator[Event]:
-    """Train runs together, each from where its folder is; a run that fails is recorded, and the others go on. What
-    becomes of one that another process trains is for that to say."""
+    """Train runs together, each resumed from its folder. If a run fails, its folder records why and the others go on.
+
+    A run that another process is training is reported as failed here, but its folder is left to that process.
+    """
     together = federate_together([job.config for job in group], [job.folder for job in group], resume=True)
     failed = {}
     try:
-        for i, got in together:
-            if isinstance(got, FedntdError) and not isinstance(got, Taken):
-                failed[i] = str(got)
-            yield event_of(group[i].name, got)
+        for i, outcome in together:
+            if isinstance(outcome, FedntdError) and not isinstance(outcome, Taken):
+                failed[i] = str(outcome)
+            yield event_of(group[i].name, outcome)
     finally:
-        together.close()  # saves the state of runs that are under way, and lets go of the folders
+        together.close()  # saves the state of unfinished runs and unlocks the folders
         for i, why in failed.items():
             failure(group[i], why)
 
 
-def event_of(run: str, got: Record | FedntdError) -> Event:
-    if isinstance(got, FedntdError):
-        return {"run": run, "failed": str(got)}
-    return {"run": run, **{name: getattr(got, name) for name in ("round", "accuracy", "forgetting", "seconds")}}
+def event_of(run: str, outcome: Record | FedntdError) -> Event:
+    if isinstance(outcome, FedntdError):
+        return {"run": run, "failed": str(outcome)}
+    return {"run": run, **{name: getattr(outcome, name) for name in ("round", "accuracy", "forgetting", "seconds")}}
 
 
 def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event]:
     """Train a group until each of its runs has finished or failed.
 
-    What breaks a whole group (a process killed, a mistake in a method) may be the doing of one of its runs, or of their
-    number. So it is said, and its halves are tried next, down to single runs, which go on from their checkpoints. A
-    single run whose process dies gets a second chance.
+    What breaks a whole group (a killed process, a bug in a method) may be caused by one run or by the size of the
+    group. So the error is printed and the halves are tried next, down to single runs, which resume from their
+    checkpoints. A single run whose process dies is tried once more.
     """
     failed = set()
     try:
@@ -78,8 +80,8 @@ def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event
         left = [job for job in group if job.name not in failed and status(job.folder) != "finished"]
         middle = -(-len(left) // 2)
         if len(left) > 1:
-            told = f"a group of {len(left)} runs broke off: {reason_of(error)}; its halves are tried"
-            print(told, file=sys.stderr, flush=True)
+            warning = f"a group of {len(left)} runs broke off: {reason_of(error)}; its halves are tried"
+            print(warning, file=sys.stderr, flush=True)
             yield from until_settled(train, left[:middle], tries)
             yield from until_settled(train, left[middle:], tries)
         elif left and isinstance(error, Died) and tries > 1:
@@ -89,11 +91,11 @@ def until_settled(train: Train, group: Group, tries: int = 2) -> Generator[Event
 
 
 def failure(job: Job, why: str) -> Event:
-    """Note in the run's folder why it failed, even if it failed before it had one."""
-    with suppress(FedntdError):  # the folder may be another process's, or the disk full, which is said already
-        there = (job.folder / "config.toml").exists()
-        with RunFolder(job.folder, job.config, resume=there) as folder:
-            if not there:
+    """Record in the run's folder why it failed; create the folder if the run failed before it had one."""
+    with suppress(FedntdError):  # another process may hold the folder, or the disk be full: reported already
+        exists = (job.folder / "config.toml").exists()
+        with RunFolder(job.folder, job.config, resume=exists) as folder:
+            if not exists:
                 folder.start([], np.zeros((0, 0), dtype=int), torch.device("cpu"), job.config.precision)
             folder.put_status("failed", why)
     return {"run": job.name, "failed": why}
@@ -115,20 +117,20 @@ def here(groups: Sequence[Group]) -> Generator[Event]:
 
 
 class Worker:
-    """Something that trains one group at a time, and can be told to stop: a process here, a task elsewhere."""
+    """Trains one group at a time and can be stopped: a process on this machine, or a task on a cluster."""
 
     def train(self, group: Group) -> Iterator[Event]:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Save what is under way and end; `train` then ends or raises."""
+        """Save the state of unfinished runs and end; `train` then returns or raises."""
 
     def join(self) -> None:
-        """Wait for the end."""
+        """Wait until the worker has ended."""
 
 
 def side_by_side(groups: Sequence[Group], workers: Sequence[Worker]) -> Generator[Event]:
-    """The groups queue for the workers. When the caller stops listening (an interrupt), the workers are stopped."""
+    """Train groups on several workers, which take them from a queue. Closing the generator stops the workers."""
     todo: queue.SimpleQueue[Group] = queue.SimpleQueue()
     for group in groups:
         todo.put(group)
@@ -181,7 +183,7 @@ class Stopped(BaseException):
 
 
 class Child(Worker):
-    """A process of its own, which gets groups as lines of JSON and answers with events: worker.py."""
+    """A child process (worker.py) that reads groups as lines of JSON and answers with events."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = environment
@@ -245,12 +247,12 @@ class Child(Worker):
 def close(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe:
-            with suppress(OSError):  # something unsent, to a process that is gone
+            with suppress(OSError):  # unsent data for a process that is gone
                 pipe.close()
 
 
 def to_line(job: Job) -> dict[str, Any]:
-    """As JSON. What a config has not set stays out of its table."""
+    """A job as a JSON table. Settings that are None are left out, as in a config file."""
     table = {
         key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
         for key, value in to_table(job.config).items()
@@ -264,14 +266,14 @@ def from_line(line: dict[str, Any]) -> Job:
 
 
 def in_processes(groups: Sequence[Group], workers: int) -> Generator[Event]:
-    """Each process has one of the visible GPUs to itself, as far as they go around, or its share of the cores."""
+    """Train groups in child processes. Each gets one of the visible GPUs, in turn, or its share of the CPU cores."""
     gpus = visible_gpus()
     environments = [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]} if gpus else {} for i in range(workers)]
     yield from side_by_side(share_cores(groups, workers), [Child(environment) for environment in environments])
 
 
 def share_cores(groups: Sequence[Group], workers: int) -> list[Group]:
-    """Where a run would train as many clients side by side as there are cores, let it take its share of them."""
+    """Limit runs whose `workers` is 0 (all cores) to an equal share of the cores."""
     share = max(1, (os.cpu_count() or 1) // workers)
     return [
         [replace(job, config=replace(job.config, workers=job.config.workers or share)) for job in group]
@@ -280,7 +282,7 @@ def share_cores(groups: Sequence[Group], workers: int) -> list[Group]:
 
 
 def visible_gpus() -> list[str]:
-    """Their names for CUDA_VISIBLE_DEVICES."""
+    """The visible GPUs, named as in CUDA_VISIBLE_DEVICES."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None and torch.cuda.device_count():
         return named.split(",")[: torch.cuda.device_count()]

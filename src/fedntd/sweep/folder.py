@@ -1,4 +1,4 @@
-"""The folder of a sweep, which one command at a time works in."""
+"""The folder of a sweep, locked so that only one command works in it at a time."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,7 +14,10 @@ from fedntd.support.files import whole
 
 @contextmanager
 def working_in(out: Path, file: Path, alone: bool = True) -> Iterator[None]:
-    """The sweep's folder, with a copy of its file. No two sweeps work in one folder, unless each has its part of it."""
+    """Create and lock the sweep's folder, and copy the sweep file into it.
+
+    `alone=False` takes no lock: the tasks of a job array share one folder, and each trains its own part.
+    """
     lock = FileLock(out / ".sweep-lock")
     require(not out.is_file(), f"{out} is a file, not a folder; choose another --out")
     try:

@@ -1,7 +1,7 @@
-"""`--on ray`: groups as tasks of a Ray cluster, a running one or one that is started here for the purpose.
+"""`--on ray`: train groups as tasks of a Ray cluster, either a running one or one that is started here.
 
-Records and checkpoints go straight to the sweep's folder, which all nodes must see. The files of the datasets are put
-into Ray's object store once, and each node that has not got them writes them to a folder of its own once.
+Tasks write records and checkpoints to the sweep's folder, which all nodes must share. Dataset files are put into Ray's
+object store once, and each node writes them once to a folder of its own.
 """
 
 import hashlib
@@ -39,19 +39,27 @@ Files = dict[str, bytes]  # path in the data folder -> content
 
 
 def on_ray(groups: Sequence[Group], out: Path, address: str | None, workers: int) -> Generator[Event]:
-    """Train the groups on the cluster at `address` (or RAY_ADDRESS), else on one of `workers` processes, here. It is
-    joined at once, before anything is written."""
+    """Train the groups on the cluster at `address` (or RAY_ADDRESS), or else on a local one with `workers` processes.
+
+    Connects at once, so that errors come before anything is written.
+    """
     ray = need("ray", "ray", "--on ray")
     address = address or os.environ.get("RAY_ADDRESS")
     cores = os.cpu_count() or 1
     started = {"address": address} if address else {"address": "local", "num_cpus": workers or cores}
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Tip: ", FutureWarning)  # about tasks without GPUs, whatever ours ask for
+            warnings.filterwarnings(
+                "ignore", "Tip: ", FutureWarning
+            )  # about tasks without GPUs; ours say what they need
             ray.init(
                 **started, include_dashboard=False if not address else None, log_to_driver=False, logging_level="ERROR"
             )
-    except (ConnectionError, RuntimeError, ValueError) as error:  # nobody there, another version, no address
+    except (
+        ConnectionError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # no cluster there, another version, or a malformed address
         where = f"the Ray cluster at {address} cannot be joined" if address else "Ray cannot be started here"
         raise FedntdError(f"{where}: {reason_of(error)}") from error
     return on_cluster(ray, groups, out, address, workers)
@@ -74,7 +82,7 @@ def on_cluster(ray: Any, groups: Sequence[Group], out: Path, address: str | None
 
 
 class RayWorker(Worker):
-    """Sends one group after the other to the cluster, and passes on what comes back."""
+    """Sends groups to the cluster one after the other and yields their events."""
 
     def __init__(self, ray: Any, task: Any, data: Any, out: Path) -> None:
         self.ray, self.task, self.data, self.out = ray, task, data, out
@@ -100,11 +108,11 @@ class RayWorker(Worker):
     def stop(self) -> None:
         self.stopped, going = True, self.going
         if going is not None:
-            self.ray.cancel(going, force=False)  # raises KeyboardInterrupt over there: the state is saved
+            self.ray.cancel(going, force=False)  # raises KeyboardInterrupt in the task, which saves the state
 
 
 def train_there(lines: list[dict[str, Any]], data: Files, out: str) -> Iterator[Event]:
-    """What a worker does, on whatever node."""
+    """The task that runs on a node: train one group."""
     try:
         require(
             Path(out).is_dir(), f"{os.uname().nodename} does not see {out}; put --out on a path that all nodes share"
@@ -117,7 +125,7 @@ def train_there(lines: list[dict[str, Any]], data: Files, out: str) -> Iterator[
 
 @contextmanager
 def sent_along(data: Files) -> Iterator[None]:
-    """Datasets are read from the files that were sent, for as long as this worker trains one group."""
+    """Read datasets from the files that were sent, while this worker trains one group."""
     before = os.environ.get("FEDNTD_DATA")
     if data:
         os.environ["FEDNTD_DATA"] = str(data_folder(data))
@@ -130,8 +138,10 @@ def sent_along(data: Files) -> Iterator[None]:
 
 
 def data_folder(data: Files) -> Path:
-    """A folder of this node's own with the datasets' files, written by the first worker that needs it, and with links
-    to the datasets that the node has besides."""
+    """A folder on this node with the dataset files, written by the first worker that needs it.
+
+    It also links to the other datasets that the node has.
+    """
     own = download.data_folder().absolute()
     listing = repr((str(own), sorted((name, len(content)) for name, content in data.items())))
     key = hashlib.sha256(listing.encode()).hexdigest()[:12]
@@ -150,8 +160,10 @@ def data_folder(data: Files) -> Path:
 
 
 def dataset_files(configs: Iterable[Config]) -> Files:
-    """The files of the datasets in the data folder. Your own, under `data.path`, and the many files of CINIC-10 must be
-    where all nodes see them."""
+    """Read the files of the datasets in the data folder.
+
+    Datasets under `data.path`, and CINIC-10 with its many files, are not sent: all nodes must share their folders.
+    """
     found: Files = {}
     wanted = {part.name for config in configs for part in (config.data, config.auxiliary) if not part.path}
     for name in sorted(wanted & set(download.SOURCES) - {"cinic10"}):

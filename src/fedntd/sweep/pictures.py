@@ -1,4 +1,4 @@
-"""Pictures of a search for the report: its trials, and each setting by itself."""
+"""Figures of a search for the report: the value of each trial, over trials and over each setting."""
 
 import base64
 import io
@@ -20,7 +20,7 @@ def storage_of(folder: Path) -> str:
 
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
-    """One sentence for whatever Optuna and its database say of a damaged file."""
+    """Turn any error of Optuna or its database into one sentence about the damaged file."""
     try:
         yield
     except Exception as error:
@@ -31,19 +31,19 @@ def readable(file: Path) -> Iterator[None]:
 
 
 def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
-    """Of the study in a sweep's folder: heading, PNG as base64, caption. Empty where there is none."""
+    """Draw the study in a sweep's folder: (heading, PNG as base64, caption) of each figure; empty without a study."""
     if not (folder / "search.db").exists():
         return []
     optuna = need("optuna", "sweep", "the report of a search")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    from matplotlib.figure import Figure  # takes its time to import
+    from matplotlib.figure import Figure  # slow to import
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     from fedntd.report.style import GREY, plain, styled
 
     with readable(folder / "search.db"):
-        studies = {one.study_name for one in optuna.get_all_study_summaries(storage_of(folder))}
-        if "search" not in studies:  # it was ended before it had begun
+        studies = {study.study_name for study in optuna.get_all_study_summaries(storage_of(folder))}
+        if "search" not in studies:  # interrupted before the study was created
             return []
         study = optuna.load_study(study_name="search", storage=storage_of(folder))
     done = [t for t in study.trials if t.state.name == "COMPLETE" and t.value is not None]
@@ -54,7 +54,10 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
         history = Figure(figsize=(6.8, 2.8), layout="constrained")
         ax = history.subplots()
         ax.plot([t.number for t in done], values, "o", color="#0072B2", markersize=4, label="a trial")
-        best = [*np.maximum.accumulate(values), max(values)]  # up to the last trial, whatever became of it
+        best = [
+            *np.maximum.accumulate(values),
+            max(values),
+        ]  # extended to the last trial, even if that failed or was pruned
         numbers = [*(t.number for t in done), max(t.number for t in study.trials if t.state.is_finished())]
         ax.step(numbers, best, where="post", color="#D55E00", label="best so far")
         for i, t in enumerate(t for t in study.trials if t.state.name == "PRUNED" and t.intermediate_values):
@@ -62,7 +65,7 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
             ax.plot(t.number, last, "x", color=GREY, markersize=4, label="" if i else "pruned, when it was stopped")
         ax.set(xlabel="trial", ylabel="accuracy (%)")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        history.legend(loc="outside upper left", ncols=3)  # points may be anywhere inside
+        history.legend(loc="outside upper left", ncols=3)  # outside: points may be anywhere inside the axes
 
         keys = list(dict.fromkeys(key for t in done for key in t.params))
         slices = Figure(figsize=(max(3.4, 2.3 * len(keys)), 2.5), layout="constrained")
@@ -71,7 +74,7 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
             plottable = all(isinstance(v, int | float) and not isinstance(v, bool) for v in x)
             shown = [v if plottable else plain(show(v)) for v in x]
             ax.scatter(shown, values, c=[t.number for t in done], cmap="Blues", vmin=-len(done), s=16)
-            # few labels, since more would run into each other
+            # Few tick labels, so that they do not overlap.
             by_log = any(getattr(t.distributions.get(key), "log", False) for t in done)
             span = max(x) / min(x) if plottable and min(x) > 0 else 1
             if span > (4 if by_log else 20):
@@ -92,7 +95,7 @@ def search_pictures(folder: Path) -> list[tuple[str, str, str]]:
 def as_png(figure: Any) -> str:
     from fedntd.report.style import styled
 
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     with styled():
-        figure.savefig(held, format="png", dpi=150)
-    return base64.b64encode(held.getvalue()).decode()
+        figure.savefig(buffer, format="png", dpi=150)
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""`[search]`: Optuna chooses the values, the runs are ordinary runs, and the study is a SQLite file beside them."""
+"""`[search]`: Optuna chooses the values. The runs are ordinary runs, and the study is a SQLite file beside them."""
 
 import json
 import sys
@@ -24,65 +24,65 @@ from fedntd.runs.record import RunFolder
 from fedntd.support.wording import count, figure, show
 from fedntd.sweep.execute import Event, train_group, until_settled
 from fedntd.sweep.folder import working_in
+from fedntd.sweep.jobs import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
 from fedntd.sweep.pictures import readable, storage_of
-from fedntd.sweep.plan import Changes, Job, Sweep, free_name, job_of, runs_by_identity, with_changes
 from fedntd.sweep.show import Board, passing
 from fedntd.sweep.space import Search, check_values, distributions, grid_of, read_search
 from fedntd.sweep.terminal import same_command
 
-Study: TypeAlias = Any  # Optuna's, which is an extra
-Handle: TypeAlias = Any  # its Trial
+Study: TypeAlias = Any  # optuna.Study; Optuna is an optional dependency
+Handle: TypeAlias = Any  # optuna.Trial
 stdout, stderr = Console(), Console(stderr=True)
 
 
 # --- trials -----------------------------------------------------------------------------------------------------
 
 
-def open_study(asked: Search, out: Path) -> Study:
+def open_study(settings: Search, out: Path) -> Study:
+    """Create the study in the sweep's folder, or load the one that is there."""
     optuna = need("optuna", "sweep", "a search")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     pruners = {
         "none": lambda: optuna.pruners.NopPruner(),
-        "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=asked.warmup + 1),
+        "median": lambda: optuna.pruners.MedianPruner(n_warmup_steps=settings.warmup + 1),
     }
     with readable(out / "search.db"):
         return optuna.create_study(
             storage=storage_of(out),
             study_name="search",
             direction="maximize",
-            pruner=pruners[asked.pruner](),
+            pruner=pruners[settings.pruner](),
             load_if_exists=True,
         )
 
 
-def sampler_of(asked: Search, number: int) -> Any:
-    """For the trial of this number, with a seed of its own: a search that goes on must not draw the values again that
-    it began with."""
+def sampler_of(settings: Search, number: int) -> Any:
+    """The sampler of trial `number`, with a seed of its own: a resumed search must not repeat its first draws."""
     samplers = need("optuna", "sweep", "a search").samplers
-    seed = int(np.random.SeedSequence([asked.seed, number]).generate_state(1)[0])
-    # the points of a grid are all handed to the study, so nothing is left to draw
-    return samplers.TPESampler(seed=seed) if asked.sampler == "tpe" else samplers.RandomSampler(seed=seed)
+    seed = int(np.random.SeedSequence([settings.seed, number]).generate_state(1)[0])
+    # For a grid either sampler will do: all its points are enqueued, so nothing is drawn.
+    return samplers.TPESampler(seed=seed) if settings.sampler == "tpe" else samplers.RandomSampler(seed=seed)
 
 
-def kind_of(asked: Sweep, settings: Search) -> dict[str, Any]:
-    """What all trials of a study have in common: values of another kind cannot be compared."""
+def study_kind(sweep: Sweep, settings: Search) -> dict[str, Any]:
+    """What all trials of a study must share for their values to be comparable."""
     return {
         "measure": settings.measure,
-        "list of seeds": [*asked.seeds],
-        "base or other settings": identity(with_own_code(from_table(asked.base))),
+        "list of seeds": [*sweep.seeds],
+        "base or other settings": identity(with_own_code(from_table(sweep.base))),
     }
 
 
 def check_same(study: Study, kind: Mapping[str, Any], space: Mapping[str, Any]) -> None:
-    """A study that goes on may have other ranges, but not other lists, nor trials of another kind."""
+    """Raise unless a resumed study has the same kind and the same lists of choices. Ranges may change."""
     for key, value in kind.items():
         same = study.user_attrs.get(key, value) == value
         require(same, f"the search.db there began with another {key}; choose another --out")
     check = need("optuna", "sweep", "a search").distributions.check_distribution_compatibility
-    for was in {repr(trial.distributions): trial.distributions for trial in study.trials}.values():
-        for key in was.keys() & space.keys():
+    for previous in {repr(trial.distributions): trial.distributions for trial in study.trials}.values():
+        for key in previous.keys() & space.keys():
             try:
-                check(was[key], space[key])
+                check(previous[key], space[key])
             except ValueError:
                 raise FedntdError(
                     f"the choices of '{key}' are not those that the search.db there began with; choose another --out"
@@ -91,7 +91,7 @@ def check_same(study: Study, kind: Mapping[str, Any], space: Mapping[str, Any]) 
 
 @dataclass
 class Trial:
-    """A choice of values, and its runs: one for each seed."""
+    """A choice of values and its runs, one for each seed."""
 
     number: int
     handle: Handle
@@ -101,35 +101,36 @@ class Trial:
     pruned: bool = False
 
     def accuracy(self, round: int) -> float | None:
-        """After this round, the mean over the seeds; None while some have not come to it."""
+        """Mean accuracy over the seeds after this round; None until all seeds have reached it."""
         curves = [read_columns(job.folder / "records.jsonl")["accuracy"] for job in self.jobs]
         return float(np.mean([c[round - 1] for c in curves])) if all(len(c) >= round for c in curves) else None
 
     def value(self, measure: str) -> float:
+        """Mean of a summary figure over the seeds."""
         return float(np.mean([getattr(summarise(read_run(job.folder)), measure) for job in self.jobs]))
 
 
-def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_run: bool, as_json: bool) -> int:
-    """Ask, train, tell, until there are as many trials as were asked for. The exit code."""
+def search(sweep: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_run: bool, as_json: bool) -> int:
+    """Ask for trials, train them and report their values, until there are enough. Returns the exit code."""
     settings = read_search(table)
     space = distributions(settings.space)
-    example = check_values(asked, settings, space)
+    example = check_values(sweep, settings, space)
     choose_device(example)
     load_dataset(example)
     trials = len(grid_of(settings)) or settings.trials
     stderr.print(
-        f"[bold]{escape(asked.name)}[/]: {count(trials, 'trial')} by {settings.sampler} × "
-        f"{count(len(asked.seeds), 'seed')}, at most "
-        f"{count(trials * len(asked.seeds) * example.federation.rounds, 'round')}, in {escape(str(out))}",
+        f"[bold]{escape(sweep.name)}[/]: {count(trials, 'trial')} by {settings.sampler} × "
+        f"{count(len(sweep.seeds), 'seed')}, at most "
+        f"{count(trials * len(sweep.seeds) * example.federation.rounds, 'round')}, in {escape(str(out))}",
         soft_wrap=True,
     )
     if dry_run:
         if as_json:
-            print(json.dumps({"trials": trials, "seeds": len(asked.seeds), "rounds": example.federation.rounds}))
+            print(json.dumps({"trials": trials, "seeds": len(sweep.seeds), "rounds": example.federation.rounds}))
         else:
-            tell_cost(example, asked.seeds, min(settings.batch, trials), trials)
+            print_cost(example, sweep.seeds, min(settings.batch, trials), trials)
         return 0
-    kind = kind_of(asked, settings)
+    kind = study_kind(sweep, settings)
     if (out / "search.db").exists():
         check_same(open_study(settings, out), kind, space)
     with working_in(out, file):
@@ -140,35 +141,35 @@ def search(asked: Sweep, table: Mapping[str, Any], file: Path, out: Path, dry_ru
         renew_abandoned(study)
         try:
             while (done := settled(study)) < trials:
-                there = runs_by_identity(out)
+                existing = runs_by_identity(out)
                 batch = []
                 for number in range(done, min(done + settings.batch, trials)):
                     study.sampler = sampler_of(settings, number)
-                    batch.append(make_trial(study.ask(space), settings, asked, out, there))
-                with redirect_stdout(sys.stderr):  # the answer alone goes there, not what a method prints
-                    play(study, batch, settings)
+                    batch.append(make_trial(study.ask(space), settings, sweep, out, existing))
+                with redirect_stdout(sys.stderr):  # what a method prints must not mix with the result
+                    train_batch(study, batch, settings)
         except KeyboardInterrupt:
             stderr.print(escape(f"interrupted; go on with: {same_command()}"), soft_wrap=True)
             return 130
-        return tell(study, settings, as_json, out)
+        return print_outcome(study, settings, as_json, out)
 
 
-def tell_cost(example: Config, seeds: Sequence[int], batch: int, trials: int) -> None:
-    """What the search takes if all trials are like this one."""
-    from fedntd.sweep.estimate import estimate, told
+def print_cost(example: Config, seeds: Sequence[int], batch: int, trials: int) -> None:
+    """Print the cost of the search, assuming that all trials are like this example."""
+    from fedntd.sweep.cost import cost_texts, estimate
 
     together = [Job("", replace(example, seed=seed), Path()) for _ in range(batch) for seed in seeds]
     with stderr.status("measuring a few rounds"):
-        (one,) = estimate([together])
-    if one.failure:
-        told_why = f"[red]a trial failed when it was tried:[/] {escape(one.failure)}"
-        stdout.print(told_why, soft_wrap=True, highlight=False)
-    time, memory = told(one._replace(seconds=one.seconds * trials / batch))
+        (cost,) = estimate([together])
+    if cost.failure:
+        message = f"[red]a trial failed when it was tried:[/] {escape(cost.failure)}"
+        stdout.print(message, soft_wrap=True, highlight=False)
+    time, memory = cost_texts(cost._replace(seconds=cost.seconds * trials / batch))
     stdout.print(f"about {time} and {memory} if no trial is stopped; nothing was written", highlight=False)
 
 
 def enqueue(study: Study, points: Sequence[Changes]) -> None:
-    """Each point of a grid once. Optuna itself would take two for one whose numbers are close to each other."""
+    """Enqueue each point of a grid once. Optuna's own check would treat points with close numbers as equal."""
     known = {trial.user_attrs.get("point") for trial in study.trials}
     for point in points:
         name = json.dumps(point, sort_keys=True)
@@ -177,12 +178,13 @@ def enqueue(study: Study, points: Sequence[Changes]) -> None:
 
 
 def settled(study: Study) -> int:
+    """The number of trials that have ended, without abandoned ones."""
     return sum(trial.state.is_finished() and "abandoned" not in trial.user_attrs for trial in study.trials)
 
 
 def renew_abandoned(study: Study) -> None:
-    """Trials that were under way when a search ended are asked for again, with the same values: their runs are found by
-    content and go on."""
+    """Enqueue the trials that an interrupted search left unfinished again, with the same values. Their runs are found
+    by their configs and resume."""
     optuna = need("optuna", "sweep", "a search")
     for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
         study._storage.set_trial_user_attr(trial._trial_id, "abandoned", True)
@@ -190,26 +192,30 @@ def renew_abandoned(study: Study) -> None:
         study.enqueue_trial(trial.params)
 
 
-def make_trial(handle: Handle, settings: Search, asked: Sweep, out: Path, there: dict[str, Job]) -> Trial:
-    """Its runs are those that are there, or join them: trials of one batch that chose the same values share them. A
-    trial whose values do not go together has failed."""
+def make_trial(handle: Handle, settings: Search, sweep: Sweep, out: Path, existing: dict[str, Job]) -> Trial:
+    """Create a trial and its jobs, which are added to `existing`: trials with the same values share their runs.
+
+    A trial whose values cannot be combined is returned as failed.
+    """
     changes = {key: handle.params[key] for key in settings.space}
     name = ",".join(f"{key.split('.')[-1]}={show(value)}" for key, value in changes.items())
     jobs = []
-    for seed in asked.seeds:
+    for seed in sweep.seeds:
         try:
-            config = with_own_code(from_table(with_changes(asked.base, {**changes, "seed": seed})))
+            config = with_own_code(from_table(with_changes(sweep.base, {**changes, "seed": seed})))
         except FedntdError as error:
             return Trial(handle.number, handle, changes, [], failed=str(error))
-        folder = free_name(f"{name},seed={seed}" if len(asked.seeds) > 1 else name, identity(config), set())
-        jobs.append(job_of(folder, config, out, there))
-        there[identity(config)] = jobs[-1]
+        folder = free_name(f"{name},seed={seed}" if len(sweep.seeds) > 1 else name, identity(config), set())
+        jobs.append(job_of(folder, config, out, existing))
+        existing[identity(config)] = jobs[-1]
     return Trial(handle.number, handle, changes, jobs)
 
 
-def play(study: Study, batch: list[Trial], settings: Search) -> None:
-    """Train the runs of some trials together. A trial that is pruned stops the training for a moment: the other runs go
-    on from where they were, without its own."""
+def train_batch(study: Study, batch: list[Trial], settings: Search) -> None:
+    """Train the runs of a batch of trials together, and report the values to the study.
+
+    When a trial is pruned or fails, training stops and resumes without its runs.
+    """
     while todo := {
         job.folder: job
         for trial in batch
@@ -227,38 +233,40 @@ def play(study: Study, batch: list[Trial], settings: Search) -> None:
         if trial.failed:
             trial.handle.set_user_attr("reason", trial.failed)
             study.tell(trial.handle, state=optuna.trial.TrialState.FAIL)
-            told = f"failed: {trial.failed}"
+            outcome = f"failed: {trial.failed}"
         elif trial.pruned:
             study.tell(trial.handle, state=optuna.trial.TrialState.PRUNED)
-            told = "pruned"
+            outcome = "pruned"
         else:
             value = trial.value(settings.measure)
             study.tell(trial.handle, value)
-            told = f"{settings.measure} {figure('final', value)} %"
+            outcome = f"{settings.measure} {figure('final', value)} %"
         best = [t.value for t in study.trials if t.value is not None and t.state.name == "COMPLETE"]
         chosen = ", ".join(f"{key}={show(value)}" for key, value in trial.changes.items())
         so_far = f"  (best {figure('final', max(best))} %)" if best else ""
-        stderr.print(escape(f"trial {trial.number}: {chosen}  {told}{so_far}"), soft_wrap=True, highlight=False)
+        stderr.print(escape(f"trial {trial.number}: {chosen}  {outcome}{so_far}"), soft_wrap=True, highlight=False)
 
 
 def watch(events: Any, batch: list[Trial]) -> bool:
-    """Report rounds to the study; True as soon as a trial is to be stopped."""
-    told: set[tuple[str, int]] = set()
+    """Report rounds to the study. Returns True as soon as a trial has to be stopped."""
+    reported: set[tuple[str, int]] = set()
     event: Event
     for event in events:
-        trials = [trial for trial in batch if event["run"] in (job.name for job in trial.jobs)]  # of the same values
+        trials = [
+            trial for trial in batch if event["run"] in (job.name for job in trial.jobs)
+        ]  # several if they chose the same values
         jobs = trials[0].jobs
         if "failed" in event:
             for trial in trials:
                 trial.failed = event["failed"]
             if len(jobs) > 1:
-                return True  # the other seeds of it are not worth the time
+                return True  # its other seeds are not worth training
             continue
         round = event["round"]
-        accuracy = None if (jobs[0].name, round) in told else trials[0].accuracy(round)
+        accuracy = None if (jobs[0].name, round) in reported else trials[0].accuracy(round)
         if accuracy is None:
             continue
-        told.add((jobs[0].name, round))
+        reported.add((jobs[0].name, round))
         for trial in trials:
             trial.handle.report(accuracy, round)
             trial.pruned = round < jobs[0].config.federation.rounds and trial.handle.should_prune()
@@ -275,13 +283,14 @@ def mark_pruned(path: Path, config: Config, round: int) -> None:
         folder.put_status("pruned", f"below the median of the other trials after round {round}")
 
 
-def tell(study: Study, settings: Search, as_json: bool, out: Path) -> int:
+def print_outcome(study: Study, settings: Search, as_json: bool, out: Path) -> int:
+    """Print the best trial and why trials failed. Returns the exit code."""
     states = [trial.state.name for trial in study.trials if "abandoned" not in trial.user_attrs]
     done, failed = states.count("COMPLETE"), states.count("FAIL")
     best = study.best_trial if done else None
     if as_json:
-        found = {"best": best.params, settings.measure: best.value} if best else {"best": None}
-        print(json.dumps(found | {"trials": len(states), "pruned": states.count("PRUNED"), "failed": failed}))
+        answer = {"best": best.params, settings.measure: best.value} if best else {"best": None}
+        print(json.dumps(answer | {"trials": len(states), "pruned": states.count("PRUNED"), "failed": failed}))
     else:
         counts = f"{count(done, 'trial')} finished, {states.count('PRUNED')} pruned, {failed} failed"
         stdout.print(counts, highlight=False)
@@ -296,9 +305,9 @@ def tell(study: Study, settings: Search, as_json: bool, out: Path) -> int:
 
 
 def failures(study: Study) -> dict[str, list[int]]:
-    """Reason -> the trials that failed for it, in this search or before it was started again."""
-    found: dict[str, list[int]] = {}
+    """Reason -> numbers of the trials that failed for it, including those before the search was resumed."""
+    reasons: dict[str, list[int]] = {}
     for trial in study.trials:
         if "reason" in trial.user_attrs:
-            found.setdefault(trial.user_attrs["reason"], []).append(trial.number)
-    return found
+            reasons.setdefault(trial.user_attrs["reason"], []).append(trial.number)
+    return reasons

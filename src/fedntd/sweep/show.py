@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: the plan, a live table in a terminal or plain lines in a pipe, and the summary."""
+"""What a sweep shows: its plan, a live table in a terminal or plain lines in a pipe, and a summary."""
 
 import json
 import sys
@@ -18,16 +18,16 @@ from rich.text import Text
 
 from fedntd.support.wording import duration
 from fedntd.sweep.execute import Event
-from fedntd.sweep.plan import Job, rounds_done
+from fedntd.sweep.jobs import Job, rounds_done
 
 STYLES = {"running": "cyan", "finished": "green", "kept": "dim green", "failed": "bold red", "waiting": "dim"}
 ORDER = ("running", "failed", "finished", "waiting", "kept")
-HEARTBEAT = 60.0  # seconds between two lines of a sweep that has nothing else to tell
+HEARTBEAT = 60.0  # seconds of silence after which plain output prints a progress line
 
 
 @dataclass
 class Row:
-    """How far one run is."""
+    """The progress of one run."""
 
     name: str
     rounds: int
@@ -37,17 +37,17 @@ class Row:
     forgetting: float | None = None
     seconds: float = 0.0
     reason: str = ""
-    touched: float = 0.0  # when it was last heard of
+    touched: float = 0.0  # time of its last event
 
 
 @dataclass
 class Board:
-    """How far all runs are."""
+    """The progress of all runs."""
 
     rows: dict[str, Row]
     started: float = field(default_factory=time.monotonic)
-    first: float | None = None  # when the first round was done: on a GPU there is much to compile before it
-    rounds_before: int = 0  # that were done by then
+    first: float | None = None  # end of the first round, which includes compiling on a GPU
+    rounds_before: int = 0  # rounds done by then
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> "Board":
@@ -76,7 +76,7 @@ class Board:
         return row
 
     def settle(self) -> None:
-        """All groups are through: what did not fail has finished, even if there was nothing left to play."""
+        """After the last group: mark runs that did not fail as finished, even those with no rounds left to train."""
         for row in self.rows.values():
             if row.status in ("waiting", "running"):
                 row.status, row.round = "finished", row.rounds
@@ -86,11 +86,11 @@ class Board:
 
     @property
     def left(self) -> float | None:
-        """Seconds to go, if all rounds take as long as those after the first."""
+        """Estimated seconds left, from the pace after the first round."""
         rows = self.rows.values()
-        played = sum(row.round for row in rows) - self.rounds_before
+        trained = sum(row.round for row in rows) - self.rounds_before
         to_go = sum(row.rounds - row.round for row in rows if row.status in ("waiting", "running"))
-        return (time.monotonic() - self.first) / played * to_go if self.first and played > 0 else None
+        return (time.monotonic() - self.first) / trained * to_go if self.first and trained > 0 else None
 
     def headline(self) -> str:
         parts = [f"{self.count('finished', 'kept')}/{len(self.rows)} finished"]
@@ -104,7 +104,7 @@ class Board:
 
 
 def last_figures(file: Path) -> tuple[float | None, float | None]:
-    """Accuracy and forgetting of the last round; all rounds of a thousand runs would take seconds to read."""
+    """Accuracy and forgetting of the last round. Only its line is parsed: a sweep may have a thousand runs."""
     try:
         last = json.loads(file.read_text(encoding="utf-8").rstrip().rpartition("\n")[2])
         return last["accuracy"], last["forgetting"]
@@ -113,24 +113,24 @@ def last_figures(file: Path) -> tuple[float | None, float | None]:
 
 
 def follow(events: Iterator[Event], board: Board, console: Console) -> None:
-    """Take all events in; show them as they come."""
+    """Consume all events and show them as they come."""
     if console.is_terminal:
         with live(board, console):
             for event in events:
                 board.take(event)
             board.settle()
         return
-    said = time.monotonic()
+    last_line = time.monotonic()
     width = max(map(len, board.rows), default=0)
     for event in events:
         row = board.take(event)
         if row.status != "running":
             done = board.count("finished", "kept", "failed")
             say(f"[{done:{len(str(len(board.rows)))}}/{len(board.rows)}] {row.name:{width}}  {line(row)}")
-            said = time.monotonic()
-        elif time.monotonic() - said > HEARTBEAT:
+            last_line = time.monotonic()
+        elif time.monotonic() - last_line > HEARTBEAT:
             say(board.headline())
-            said = time.monotonic()
+            last_line = time.monotonic()
     board.settle()
 
 
@@ -144,7 +144,7 @@ def live(board: Board, console: Console, transient: bool = False) -> Live:
 
 
 def passing(events: Generator[Event], board: Board, console: Console) -> Generator[Event]:
-    """The events as they come, with a table of their runs for as long as they do, where there is a terminal."""
+    """Pass events on; in a terminal, show a live table of the runs meanwhile."""
     with closing(events):
         if not console.is_terminal:
             yield from events
@@ -170,10 +170,10 @@ def percent(value: float | None) -> str:
 
 
 def live_table(board: Board, console: Console) -> Group:
-    """As many runs as the window has lines for: those under way first, then those heard of last."""
+    """A table of as many runs as fit the window: by status, running ones first, then by the time of the last event."""
     table = Table("run", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, expand=True)
     table.columns[0].overflow, table.columns[0].no_wrap = "ellipsis", True
-    table.add_column("", ratio=1, min_width=5)  # whatever the names leave
+    table.add_column("", ratio=1, min_width=5)  # takes the width that the names leave
     for title in ("round", "accuracy %", "F"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -183,15 +183,15 @@ def live_table(board: Board, console: Console) -> Group:
     for row in shown:
         bar = ProgressBar(row.rounds, row.round, complete_style=STYLES[row.status], finished_style=STYLES[row.status])
         forgetting = "–" if row.forgetting is None else f"{row.forgetting:z.3f}"
-        told = Text(row.status, style=STYLES[row.status])
-        table.add_row(Text(row.name), bar, f"{row.round}/{row.rounds}", percent(row.accuracy), forgetting, told)
+        status = Text(row.status, style=STYLES[row.status])
+        table.add_row(Text(row.name), bar, f"{row.round}/{row.rounds}", percent(row.accuracy), forgetting, status)
     if len(shown) < len(rows):
         table.add_row(Text(f"and {len(rows) - len(shown)} more", style="dim"))
     done = sum(row.round for row in rows)
     total = sum(row.rounds for row in rows)
-    below = Table.grid(expand=True)  # a bar by itself would not end its line
+    below = Table.grid(expand=True)  # in a grid, since a bar does not end its line
     below.add_row(ProgressBar(total, done))
-    # not padded to the window's width, where the ^C of a terminal would begin another line and leave one of ours behind
+    # Not padded to the window's width: the ^C that a terminal echoes would wrap and leave a stale line behind.
     return Group(table, below, Text(board.headline(), style="bold"))
 
 
@@ -199,16 +199,16 @@ def live_table(board: Board, console: Console) -> Group:
 
 
 def plan_table(groups: Sequence[Sequence[Job]], estimates: Sequence[tuple[str, str]] = ()) -> Table:
-    """One row a group: its first and last run, how many they are, and what that takes, if it was measured."""
+    """One row per group: its first and last run, the number of runs, and their cost where `estimates` are given."""
     table = Table("", "group", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for title in ("runs", "finished", "rounds left", *(("time", "memory") if estimates else ())):
         table.add_column(title, justify="right", no_wrap=True)
     table.columns[1].overflow = "fold"
     for number, group in enumerate(groups, start=1):
         finished = sum(job.status == "finished" for job in group)
-        told = group[0].name if len(group) == 1 else f"{group[0].name} … {group[-1].name}"
+        names = group[0].name if len(group) == 1 else f"{group[0].name} … {group[-1].name}"
         cells = [str(len(group)), str(finished) if finished else "–", str(rounds_left(group))]
-        table.add_row(str(number), Text(told), *cells, *(estimates[number - 1] if estimates else ()))
+        table.add_row(str(number), Text(names), *cells, *(estimates[number - 1] if estimates else ()))
     return table
 
 
@@ -217,7 +217,7 @@ def rounds_left(group: Sequence[Job]) -> int:
 
 
 def summary_lines(board: Board, interrupted: bool) -> list[str]:
-    """How it ended, with the reason of each failure; rich markup."""
+    """How the sweep ended, with the reason of each failure, in rich markup."""
     new, kept, failed = board.count("finished"), board.count("kept"), board.count("failed")
     counts = [f"{new + kept} of {len(board.rows)} runs finished" + (f" ({kept} of them before)" if kept else "")]
     counts += [f"[bold red]{failed} failed[/]"] if failed else []
@@ -230,6 +230,6 @@ def summary_lines(board: Board, interrupted: bool) -> list[str]:
         if row.status == "failed":
             failures.setdefault(row.reason, []).append(row.name)
     for reason, names in failures.items():
-        told = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        lines.append(f"[red]failed:[/] {escape(told)}: {escape(reason)}")
+        failed_runs = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        lines.append(f"[red]failed:[/] {escape(failed_runs)}: {escape(reason)}")
     return lines

@@ -1,4 +1,4 @@
-"""`--on slurm`: a job array script, one task a group."""
+"""`--on slurm`: write a job array script with one task per group."""
 
 import os
 import shlex
@@ -15,10 +15,10 @@ SCRIPT = """\
 #SBATCH --array=0-{last}
 #SBATCH --output={logs}
 #SBATCH --time=24:00:00
-# for a GPU or several cores a task, take one # away:
+# For a GPU or several cores per task, remove one # from these lines:
 ##SBATCH --gpus=1
 ##SBATCH --cpus-per-task=4
-# Each task trains one group of runs. Submit it again to go on with what is not finished: no run is trained twice.
+# Each task trains one group of runs. Submit the script again to resume what is unfinished: no run is trained twice.
 cd {here}
 exec {python} -P -c 'from fedntd.cli import main; main()' sweep {file} {settings}--out {out} --workers 1 \\
   --part "$SLURM_ARRAY_TASK_ID/{tasks}"
@@ -26,7 +26,7 @@ exec {python} -P -c 'from fedntd.cli import main; main()' sweep {file} {settings
 
 
 def write_script(file: Path, settings: Sequence[str], out: Path, tasks: int, trust: bool = False) -> Path:
-    """The script in the sweep's folder, which all nodes must see."""
+    """Write slurm.sh into the sweep's folder, which all nodes must share."""
     logs = out.resolve() / "logs"
     text = SCRIPT.format(
         name=shlex.quote(file.stem),

@@ -1,13 +1,13 @@
-"""What a `[search]` asks for, and whether runs can have the values that it may choose.
+"""The settings of a `[search]`, its space of values, and a check that runs can have these values.
 
 [search]
 sampler = "tpe"             grid, random or tpe
-trials = 30                 not for a grid, which has as many as it has points
-measure = "last10"          final, best, last10 or ema, the mean over seeds
-pruner = "median"           none or median: stop a trial that is below the median of the others at its round
-warmup = 5                  rounds that no trial is stopped in
-batch = 1                   trials that are trained together
-seed = 0                    of the sampler
+trials = 30                 not for a grid, which has one trial per point
+measure = "last10"          final, best, last10 or ema; the mean over seeds
+pruner = "median"           none or median: stop a trial below the median of the others at the same round
+warmup = 5                  rounds in which no trial is stopped
+batch = 1                   trials trained together
+seed = 0                    seed of the sampler
 [search.keys]
 optimiser.lr = { low = 1e-3, high = 0.1, log = true }
 algorithm.beta = [0.1, 0.3, 1.0]
@@ -24,7 +24,7 @@ from fedntd.config.toml import from_table
 from fedntd.errors import FedntdError, require, require_known, require_one_of
 from fedntd.report.export import need
 from fedntd.report.summary import HEADINGS
-from fedntd.sweep.plan import Changes, Sweep, with_changes
+from fedntd.sweep.jobs import Changes, Sweep, with_changes
 
 KEYS = ("sampler", "trials", "measure", "pruner", "warmup", "batch", "seed", "keys")
 RANGE = ("low", "high", "log", "step")
@@ -32,6 +32,8 @@ RANGE = ("low", "high", "log", "step")
 
 @dataclass(frozen=True)
 class Search:
+    """The settings of a search, checked."""
+
     space: dict[str, Any]  # key -> list of choices, or a range
     sampler: str = "tpe"
     trials: int = 30
@@ -73,7 +75,7 @@ def read_search(table: Mapping[str, Any]) -> Search:
 
 
 def space_of(table: Any, path: str = "") -> dict[str, Any]:
-    """Flat keys; a table with `low` is a range, not a section."""
+    """Flatten nested tables to dotted keys. A table with `low` is a range, not a section."""
     require(isinstance(table, Mapping), "[search.keys] is a section")
     space: dict[str, Any] = {}
     for key, value in table.items():
@@ -85,35 +87,37 @@ def space_of(table: Any, path: str = "") -> dict[str, Any]:
     return space
 
 
-def grid_of(asked: Search) -> list[Changes]:
-    """All points of a grid, in order; none for the other samplers."""
-    if asked.sampler != "grid":
+def grid_of(settings: Search) -> list[Changes]:
+    """All points of a grid, in order; empty for the other samplers."""
+    if settings.sampler != "grid":
         return []
-    return [dict(zip(asked.space, values, strict=True)) for values in itertools.product(*asked.space.values())]
+    return [dict(zip(settings.space, values, strict=True)) for values in itertools.product(*settings.space.values())]
 
 
 def distributions(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The lists and ranges as Optuna has them, and checks them."""
+    """The lists and ranges as Optuna distributions, which Optuna checks."""
     kinds = need("optuna", "sweep", "a search").distributions
-    found = {}
+    space_distributions = {}
     for key, values in space.items():
         try:
             if isinstance(values, list):
-                found[key] = kinds.CategoricalDistribution(values)
+                space_distributions[key] = kinds.CategoricalDistribution(values)
             else:
                 whole = all(type(value) is int for part, value in values.items() if part != "log")
-                found[key] = (kinds.IntDistribution if whole else kinds.FloatDistribution)(**values)
+                space_distributions[key] = (kinds.IntDistribution if whole else kinds.FloatDistribution)(**values)
         except ValueError as error:
             raise FedntdError(f"search.keys: '{key}' cannot be searched over: {error}") from error
-    return found
+    return space_distributions
 
 
-def check_values(asked: Sweep, settings: Search, space: Mapping[str, Any]) -> Config:
-    """Whether runs can have the values: all points of a grid, else each choice and both ends of each range beside the
-    first of the others. The first of these configs."""
+def check_values(sweep: Sweep, settings: Search, space: Mapping[str, Any]) -> Config:
+    """Check that runs can have the values, and return the first config.
+
+    Checks all points of a grid. Otherwise each choice and both ends of each range, with the first value of the others.
+    """
     ends = {key: getattr(kind, "choices", None) or (kind.low, kind.high) for key, kind in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     points = grid_of(settings) or [{**first, key: value} for key, values in ends.items() for value in values]
-    tables = [with_changes(asked.base, {**point, "seed": asked.seeds[0]}) for point in points]
+    tables = [with_changes(sweep.base, {**point, "seed": sweep.seeds[0]}) for point in points]
     configs = [with_own_code(from_table(table)) for table in tables]
     return configs[0]

@@ -1,4 +1,4 @@
-"""What a sweep tells in the terminal: its plan before, how it went after."""
+"""What `fedntd sweep` prints: the plan before training, the outcome after."""
 
 import json
 import shlex
@@ -12,41 +12,42 @@ from rich.markup import escape
 
 from fedntd.support.wording import count
 from fedntd.sweep import execute, show
-from fedntd.sweep.estimate import estimate, told
-from fedntd.sweep.plan import Job, Sweep
+from fedntd.sweep.cost import cost_texts, estimate
+from fedntd.sweep.jobs import Job, Sweep
 
 stdout, stderr = Console(), Console(stderr=True)
 
 
-def tell_plan(asked: Sweep, out: Path, planned: Sequence[Job], mine: Sequence[Sequence[Job]], measure: bool) -> None:
-    runs = sum(map(len, mine))
-    rounds = sum(map(show.rounds_left, mine))
-    same = f" ({asked.asked - len(planned)} asked for twice)" if asked.asked > len(planned) else ""
-    finished = sum(job.status == "finished" for group in mine for job in group)
+def tell_plan(sweep: Sweep, out: Path, planned: Sequence[Job], groups: Sequence[Sequence[Job]], measure: bool) -> None:
+    """Print how many runs, groups and rounds there are; with `measure`, also their cost."""
+    runs = sum(map(len, groups))
+    rounds = sum(map(show.rounds_left, groups))
+    repeated = f" ({sweep.asked - len(planned)} asked for twice)" if sweep.asked > len(planned) else ""
+    finished = sum(job.status == "finished" for group in groups for job in group)
     kept = f", {finished} of them finished" if finished else ""
     stderr.print(
-        f"[bold]{escape(asked.name)}[/]: {count(runs, 'run')}{same}{kept}, in {count(len(mine), 'group')}, "
+        f"[bold]{escape(sweep.name)}[/]: {count(runs, 'run')}{repeated}{kept}, in {count(len(groups), 'group')}, "
         f"{count(rounds, 'round')} to go, in {escape(str(out))}",
         soft_wrap=True,
     )
     if not measure:
         return
     with stderr.status("measuring a few rounds"):
-        estimates = estimate(mine)
-    stdout.print(show.plan_table(mine, [told(one) for one in estimates]))
-    for number, one in enumerate(estimates, start=1):
-        if one.failure:
-            told_why = f"[red]a run of group {number} failed when it was tried:[/] {escape(one.failure)}"
-            stdout.print(told_why, soft_wrap=True, highlight=False)
-    total = show.duration(sum(one.seconds for one in estimates))
+        costs = estimate(groups)
+    stdout.print(show.plan_table(groups, [cost_texts(cost) for cost in costs]))
+    for number, cost in enumerate(costs, start=1):
+        if cost.failure:
+            message = f"[red]a run of group {number} failed when it was tried:[/] {escape(cost.failure)}"
+            stdout.print(message, soft_wrap=True, highlight=False)
+    total = show.duration(sum(cost.seconds for cost in costs))
     stdout.print(f"about {total} on one device, one group after the other; nothing was written")
 
 
 def carry_out(events: Generator[execute.Event], board: show.Board, out: Path, as_json: bool) -> int:
-    """Train, tell how it went; the exit code."""
+    """Train, show progress, and print the outcome. Returns the exit code."""
     interrupted = False
     try:
-        # what methods and Ray print meanwhile must not come between the lines of the answer
+        # What methods and Ray print must not mix with the result.
         with redirect_stdout(sys.stderr), closing(events):
             show.follow(events, board, stderr)
     except KeyboardInterrupt:
@@ -64,5 +65,5 @@ def carry_out(events: Generator[execute.Event], board: show.Board, out: Path, as
 
 
 def same_command() -> str:
-    """What to type to go on: also the settings that were given there are part of the runs."""
+    """The command to resume with, including its --set options: they are part of the runs."""
     return shlex.join(["fedntd", *sys.argv[1:]])

@@ -1,6 +1,6 @@
-"""A process that trains the groups it is given: one line of JSON each on standard input, events on standard output.
+"""A worker process: reads groups from standard input, one line of JSON each, and writes events to standard output.
 
-When its input ends it saves what is under way and ends too: so it does when the sweep is interrupted, or killed.
+When its input ends, because the sweep was interrupted or killed, it saves the state of its runs and exits.
 """
 
 import json
@@ -15,9 +15,9 @@ from fedntd.sweep.execute import from_line, reason_of, train_group
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start processes with SIGINT ignored
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed must not come between the answers
+    os.dup2(2, 1)  # other output goes to stderr, so that stdout has only events
     groups: queue.SimpleQueue[list[dict[str, Any]] | None] = queue.SimpleQueue()
     busy, ended = threading.Event(), threading.Event()
 
@@ -48,7 +48,7 @@ def main() -> None:
                 busy.clear()
                 answer({"done": True})
     except (KeyboardInterrupt, BrokenPipeError):
-        os._exit(0)  # the state is saved; nothing else is worth the time
+        os._exit(0)  # the state is saved; skip the slow shutdown
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The registry: every item by name, and where it is defined. A module is imported only when its item is asked for."""
+"""The registry: every item by name, and where it is defined. An item's module is imported only when needed."""
 
 import importlib
 
@@ -32,7 +32,7 @@ ITEMS: dict[str, str] = {
     "prop1": "prop1:ITEM",
     "prop2": "prop2:ITEM",
     "prop3": "prop3:ITEM",
-    # not in the paper: where its figures come from
+    # not in the paper: where its numbers come from
     "printed-rule": "printed_rule:ITEM",
     "learning-rate": "learning_rate:ITEM",
     "variants": "variants:ITEM",
@@ -40,6 +40,7 @@ ITEMS: dict[str, str] = {
 
 
 def find(name: str) -> Item:
+    """Import and return the item with this name."""
     require_known(name, ITEMS, f"the paper has no item '{name}'")
     module, _, attribute = ITEMS[name].partition(":")
     return getattr(importlib.import_module(f"fedntd.paper.items.{module}"), attribute)

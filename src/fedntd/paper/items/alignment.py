@@ -1,4 +1,4 @@
-"""Weight alignment: the share of neurons that stand for the same class before and after local training."""
+"""Weight alignment: the share of neurons that prefer the same class before and after local training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ from fedntd.paper.tables import Figures, Table
 from fedntd.report.style import bare, plain, styled
 
 PARTITIONS = {"IID": "cifar10-iid", "s=2": "cifar10-s2", "α=0.05": "cifar10-lda0.05"}
-PICTURE = ("IID", "s=2")  # the partitions of which the preferences are drawn
+PICTURE = ("IID", "s=2")  # partitions whose preferences are drawn
 MODELS = {"global and locals": "locals", "global and next global": "aggregated"}
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """From the last model of each run, whose folder must be at hand: the round that would come next, from inside."""
+    """Play the next round from the final model of each run, and compare its models. Needs the run folders."""
     measured: dict[str, Any] = {}
     for cell, paths in folders(results).items():
         measured[key(cell)] = []
@@ -30,7 +30,7 @@ def measure(results: Results) -> Mapping[str, Any]:
             inside, engine = next_round(federation), federation.engine
             models = [inside.w_g, *(inside.local(i) for i in range(len(inside.record.cohort))), inside.w]
             prefers = np.stack([preferred_classes(engine.model, w, engine.test_part).cpu().numpy() for w in models])
-            same = (prefers == prefers[0]).mean(1)  # as the global model that was sent out
+            same = (prefers == prefers[0]).mean(1)  # share of neurons as in the broadcast model
             measured[key(cell)].append({"locals": same[1:-1].mean(), "aggregated": same[-1]})
             if path == paths[0] and cell[1] in PICTURE:
                 measured[f"prefers {key(cell)}"] = prefers
@@ -39,7 +39,7 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def render(results: Results) -> list[Table | Plot]:
-    """The released network has one hidden layer, of 512 units; the paper's second one, of 128, stays open."""
+    """The released network has one hidden layer, of 512 units. The paper's second one, of 128, stays open."""
     cells: dict[Cell, Figures | str] = {}
     for (layer_and_models, column), published in ALIGNMENT.items():
         partition, method = column.split()
@@ -48,7 +48,7 @@ def render(results: Results) -> list[Table | Plot]:
         wanted = results.item.wanted_seeds(results.setting) if units == "512" else 0
         values = [run[MODELS[models]] for run in runs]
         cells[f"{partition}: {models} ({units})", method] = Figures(values, wanted=wanted, published=published)
-    found: list[Table | Plot] = [
+    tables: list[Table | Plot] = [
         Table(
             name="alignment",
             title=ITEM.title,
@@ -65,11 +65,11 @@ def render(results: Results) -> list[Table | Plot]:
         )
     ]
     shown = [(m, p) for p in PICTURE for m in METHODS if f"prefers {key((m, p))}" in results.measured]
-    return [*found, preferences(results, shown)] if shown else found
+    return [*tables, preferences(results, shown)] if shown else tables
 
 
 def preferences(results: Results, shown: list[tuple[str, str]]) -> Plot:
-    """A column of colour for each neuron, in the order of what it prefers in the global model."""
+    """One column per neuron, coloured by preferred class and ordered by the preference in the global model."""
     figure, axes = panels(len(shown), 1, 7.4, 1.35 * len(shown) + 0.5)
     classes = results.measured["classes"]
     for (ax,), (method, partition) in zip(axes, shown, strict=True):

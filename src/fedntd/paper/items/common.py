@@ -1,4 +1,4 @@
-"""What the figures share: colours of the methods, a longer rehearsal, the checkpoints that are measured."""
+"""Shared by the figures: colours of the methods, a longer rehearsal, folders of checkpoints, and panels."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,17 +26,17 @@ COLOURS = {
     "KD": GREEN,
     "NTD": RED,
 }
-METHODS = {"FedAvg": "fedavg", "FedNTD": "fedntd"}  # those that most figures compare
-# ten colours for ten classes, in which neighbours differ in brightness too
+METHODS = {"FedAvg": "fedavg", "FedNTD": "fedntd"}  # compared by most figures
+# ten colours for ten classes; neighbours also differ in brightness
 CLASSES = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#999999", "#E69F00", "#332288", "#882255")
-# for the `about` of items that are measured from weights
+# appended to the `about` of items that measure weights
 KEEP = " Measured from the last checkpoints of the runs: their folders must be kept."
-# section 2 of the paper was run with a rate that does not fall
+# section 2 of the paper uses a constant learning rate
 MOTIVATION: Settings = {"lr": 0.01, "decay": 1.0}
 
 
 def rehearse(rounds: int = 6, ratio: float | None = None) -> Callable[[Settings], Settings]:
-    """`item.shrink` with enough rounds and clients a round for a picture."""
+    """`item.shrink` with enough rounds and clients per round for a figure."""
 
     def small(settings: Settings) -> Settings:
         reduced = shrink(settings)
@@ -54,18 +54,18 @@ def class_colour(c: int) -> str:
 
 
 def folders(results: Results) -> dict[Cell, list[Path]]:
-    """Of each cell that has any, the folders of its finished runs: there are their checkpoints."""
-    found = {cell: [run.folder for run in results.finished(*cell) if run.folder is not None] for cell in results}
-    return {cell: paths for cell, paths in found.items() if paths}
+    """The folders of each cell's finished runs, which hold the checkpoints; cells without any are left out."""
+    paths_of = {cell: [run.folder for run in results.finished(*cell) if run.folder is not None] for cell in results}
+    return {cell: paths for cell, paths in paths_of.items() if paths}
 
 
 def key(cell: Cell) -> str:
-    """Under which a cell's measurements are kept."""
+    """The key of a cell's measurements."""
     return "/".join(cell)
 
 
 def training_of(config: Config) -> str:
-    """What the clients of a config own, in a few words: "CIFAR-10, LDA α=0.1"."""
+    """The dataset and partition of a config, in short: "CIFAR-10, α=0.1"."""
     names = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "cinic10": "CINIC-10"}
     options = config.partition.options
     split = {"sharding": f"s={options.get('s')}", "lda": f"α={options.get('alpha')}"}.get(config.partition.name, "IID")
@@ -76,7 +76,7 @@ def training_of(config: Config) -> str:
 
 
 def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, list[list[Axes]]]:
-    """A figure in the look of the reports, and its axes [row][column]."""
+    """A figure in the style of the reports, and its axes [row][column]."""
     with styled():
         figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
@@ -84,7 +84,7 @@ def panels(rows: int, columns: int, width: float, height: float, **options: Any)
 
 
 def percent(values: Sequence[float | None]) -> np.ndarray:
-    """100 times a measure of every round; not a number where it was not measured."""
+    """A measure of every round in percent; NaN where it was not measured."""
     return 100 * np.array(values, dtype=float)
 
 
@@ -93,13 +93,13 @@ def rounds_axis(ax: Axes, rounds: int) -> None:
     ax.xaxis.set_major_locator(whole_numbers())
 
 
-def few(count: int) -> dict[str, Any]:
-    """Dots on the lines, where there are few points."""
+def markers(count: int) -> dict[str, Any]:
+    """Line style: markers if there are few points."""
     return {"marker": "o", "markersize": 3} if count <= 25 else {}
 
 
 def band(ax: Axes, x: Any, mean: np.ndarray, std: np.ndarray, colour: str) -> None:
-    """Error bars where they can be told apart, else a band."""
+    """Draw error bars, or a band if there are too many points."""
     if len(mean) <= 60:
         ax.errorbar(x, mean, std, fmt="none", ecolor=colour, elinewidth=0.9, capsize=1.8, alpha=0.75)
     else:

@@ -1,5 +1,4 @@
-"""The effect of one setting on five methods: of the local epochs, and of the share of clients that train in a round; on
-CIFAR-10 with two shards a client, and by LDA 0.1."""
+"""The effect of local epochs and of the sampling ratio on five methods: CIFAR-10, sharding s=2 and LDA 0.1."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ PARTITIONS = {"s2": ("cifar10-s2", "sharding s=2"), "lda": ("cifar10-lda0.1", "L
 
 @dataclass(frozen=True)
 class Effect:
+    """A setting and the values that it is varied over."""
+
     name: str
     words: str
-    key: str  # of the config's federation
-    values: Mapping[str, float]  # by column
+    key: str  # in the [federation] section of a config
+    values: Mapping[str, float]  # column -> value
     about: str
 
 
@@ -41,17 +42,17 @@ RATIO = Effect(
 )
 
 
-def item(of: Effect, partition: str, paper: str, printed: Mapping[Cell, Published]) -> Item:
-    preset, dealt = PARTITIONS[partition]
+def item(effect: Effect, partition: str, paper: str, printed: Mapping[Cell, Published]) -> Item:
+    preset, partition_name = PARTITIONS[partition]
 
     def render(results: Results) -> list[Table]:
         return [
             Table(
                 name=results.item.name,
                 title=results.item.title,
-                caption=f"Accuracy in % and forgetting F by the {of.words}; arrows: against FedAvg.",
+                caption=f"Accuracy in % and forgetting F by the {effect.words}; arrows: against FedAvg.",
                 rows=ROWS,
-                columns=list(of.values),
+                columns=list(effect.values),
                 cells=accuracy_cells(results, printed),
                 second="F",
                 baseline="FedAvg",
@@ -59,11 +60,13 @@ def item(of: Effect, partition: str, paper: str, printed: Mapping[Cell, Publishe
         ]
 
     return Item(
-        name=f"{of.name}-{partition}",
-        title=f"Effect of the {of.words}, CIFAR-10, {dealt}",
+        name=f"{effect.name}-{partition}",
+        title=f"Effect of the {effect.words}, CIFAR-10, {partition_name}",
         paper=paper,
-        about=of.about,
-        runs=method_rows(ROWS, {column: table(preset, federation={of.key: v}) for column, v in of.values.items()}),
+        about=effect.about,
+        runs=method_rows(
+            ROWS, {column: table(preset, federation={effect.key: v}) for column, v in effect.values.items()}
+        ),
         render=render,
     )
 

@@ -1,4 +1,4 @@
-"""Comparison to FedAlign in FedAlign's own setting: a ResNet-56, 16 clients a round of 16 or 64, 20 local epochs."""
+"""Comparison to FedAlign in its own setting: ResNet-56, 16 of 16 or 64 clients per round, 20 local epochs."""
 
 from fedntd.paper.item import Item, Plot, Results, Settings, shrink, table
 from fedntd.paper.plots import Panel, curves
@@ -10,15 +10,15 @@ ROWS = {f"{clients} clients, α={alpha}": (clients, alpha) for clients in (16, 6
 
 
 def small(settings: Settings) -> Settings:
-    """A step costs much in such a network: a rehearsal makes two of them in a round, at one client or two."""
-    given = settings["federation"]
-    few = {"ratio": 0.1 if given["ratio"] == 1 else 0.2, "rounds": 2, "local_epochs": 1, "batch_size": 50}
+    """Steps of this network are expensive: a rehearsal has two of them per round, at one or two clients."""
+    original = settings["federation"]
+    reductions = {"ratio": 0.1 if original["ratio"] == 1 else 0.2, "rounds": 2, "local_epochs": 1, "batch_size": 50}
     reduced = shrink(settings)
-    return {**reduced, "federation": {**reduced["federation"], **few}}
+    return {**reduced, "federation": {**reduced["federation"], **reductions}}
 
 
 def render(results: Results) -> list[Table | Plot]:
-    found: list[Table | Plot] = [
+    shown: list[Table | Plot] = [
         Table(
             name="fedalign",
             title=ITEM.title,
@@ -34,8 +34,8 @@ def render(results: Results) -> list[Table | Plot]:
     lines = {row: {m: runs for m in METHODS if (runs := results.finished(row, m))} for row in ROWS}
     drawn = [Panel(row, "accuracy", methods) for row, methods in lines.items() if methods]
     if drawn:
-        found.append(Plot("fedalign-curves", curves(drawn), "Learning curves: accuracy of the global model."))
-    return found
+        shown.append(Plot("fedalign-curves", curves(drawn), "Learning curves: accuracy of the global model."))
+    return shown
 
 
 ITEM = Item(
@@ -45,7 +45,7 @@ ITEM = Item(
     about="FedAlign smooths the local loss by a term on the last block of the network. The paper: it gains at α=0.5 "
     "and loses where clients differ more, while FedNTD gains everywhere.",
     runs={
-        # gradients are clipped for FedAlign only, as in its code
+        # Gradients are clipped only for FedAlign, as in its code.
         (row, column): table(
             "fedalign",
             method,

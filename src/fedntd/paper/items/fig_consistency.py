@@ -1,4 +1,4 @@
-"""How consistent the global model's answers are from round to round."""
+"""Consistency of the global model's predictions from round to round."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ from fedntd.runs.ledger import RunResult
 
 LEVELS = {"IID": "iid", "α=0.5": "lda0.5", "α=0.3": "lda0.3", "α=0.1": "lda0.1", "α=0.05": "lda0.05"}
 DATASETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
-# the appendix: set-ups of Table 1, both methods
+# appendix: set-ups of Table 1, both methods
 SETUPS = {"s=2": "cifar10-s2", "s=5": "cifar10-s5", "LDA α=0.05": "cifar10-lda0.05", "LDA α=0.1": "cifar10-lda0.1"}
 
 
@@ -40,7 +40,7 @@ def render(results: Results) -> list[Plot]:
 
 
 def forgetting(servers: dict[str, RunResult], results: Results) -> Plot:
-    """Figure 2: class-wise accuracy, similarity to the round before, F against heterogeneity."""
+    """Figure 2: class-wise accuracy, similarity to the previous round, and F against heterogeneity."""
     figure, axes = panels(1, 4, 10.2, 2.9, width_ratios=[1.35, 1.35, 1.3, 1.2])
     (first, second, similarity, against) = axes[0]
     for ax, (name, result) in zip((first, second), servers.items(), strict=True):
@@ -58,10 +58,10 @@ def forgetting(servers: dict[str, RunResult], results: Results) -> Plot:
     below(similarity)
     for name, colour in zip(DATASETS, (GREEN, PINK), strict=True):
         runs = [results.finished(name, level) for level in LEVELS]
-        x = [i for i, found in enumerate(runs) if found]
+        x = [i for i, of_level in enumerate(runs) if of_level]
         if not x:
             continue
-        means = [np.mean([result.forgetting for result in found]) for found in runs if found]
+        means = [np.mean([result.forgetting for result in of_level]) for of_level in runs if of_level]
         against.plot(x, means, "o-", color=colour, label=name, markersize=4)
     against.set_xticks(range(len(LEVELS)), [level.replace("α=", "") for level in LEVELS])
     against.set(title="forgetting", xlabel="IID, or α: more heterogeneous →", ylabel="$F$")
@@ -76,7 +76,7 @@ def forgetting(servers: dict[str, RunResult], results: Results) -> Plot:
 
 
 def normalised(results: Results) -> Plot:
-    """The appendix's version: each round's accuracies scaled to sum to 1, so that level colours mean even answers."""
+    """Figure 10: class-wise accuracies, scaled to sum to 1 in each round. Equal colours mean equal accuracies."""
     setups = [setup for setup in SETUPS if any(results.finished(method, setup) for method in METHODS)]
     figure, axes = panels(len(METHODS), len(setups), 1.2 + 2.1 * max(len(setups), 2), 3.9, sharey=True)
     top = 0.3
@@ -98,12 +98,12 @@ def normalised(results: Results) -> Plot:
 
 
 def below(ax: Axes) -> None:
-    """A legend where it can hide no line: beside the colour bar of the heat maps."""
+    """Put the legend below the axes, where it hides no line."""
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
 def heat_map(ax: Axes, values: np.ndarray, low: float, high: float) -> None:
-    """[round, class], rounds from left to right."""
+    """Draw values [round, class], rounds from left to right."""
     rounds, classes = values.shape
     extent = (0.5, rounds + 0.5, classes - 0.5, -0.5)
     ax.imshow(values.T, aspect="auto", cmap="viridis", vmin=low, vmax=high, extent=extent, interpolation="nearest")

@@ -19,7 +19,7 @@ SETTINGS = table("cifar10-lda0.1")
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """Needs the data, but no training."""
+    """Compute p of ten clients. Needs the data, but no training."""
     config = replace(ITEM, runs={("", ""): SETTINGS}).config(("", ""), 0, results.setting)
     dataset = load_dataset(config)
     labels = dataset.train.y.numpy()
@@ -30,10 +30,10 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def render(results: Results) -> list[Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
-    p = np.array(found["p"])
+    p = np.array(measured["p"])
     figure, axes = panels(1, 2, 7.6, 3.3, sharey=True)
     norm = PowerNorm(0.5, 0, 1)
     for ax, values, title in zip(
@@ -45,13 +45,15 @@ def render(results: Results) -> list[Plot]:
                 shade = "white" if value > 0.3 else "#222222"
                 ax.text(client, c, f"{value:.2f}".lstrip("0"), ha="center", va="center", fontsize=5.5, color=shade)
         ax.set(title=title, xlabel="client")
-        ax.set_xticks(range(len(p)), found["clients"])
+        ax.set_xticks(range(len(p)), measured["clients"])
         bare(ax)
-    axes[0][0].set_yticks(range(p.shape[1]), [plain(name) for name in found["classes"]])
+    axes[0][0].set_yticks(range(p.shape[1]), [plain(name) for name in measured["classes"]])
     colour_bar(figure, BLUES, norm, "share of the class", axes[0])
     return [
         Plot(
-            "fig-distributions", figure, f"The clients of one round, {found['of']}: what they hold, and what they lack."
+            "fig-distributions",
+            figure,
+            f"The clients of one round, {measured['of']}: what they hold, and what they lack.",
         )
     ]
 

@@ -1,4 +1,4 @@
-"""How far local training moves the weights, against how far the client's classes are from what the model knows."""
+"""Weight divergence in local training against the distance between a client's classes and the model's accuracies."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 from fedntd.analysis.divergence import correlation, distances
 from fedntd.analysis.rounds import watch
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.paper.items.common import COLOURS, METHODS, few, key, panels, rehearse, rounds_axis
+from fedntd.paper.items.common import COLOURS, METHODS, key, markers, panels, rehearse, rounds_axis
 from fedntd.paper.plots import legend
 from fedntd.simulation.federation import Federation
 
@@ -20,21 +20,24 @@ RUNS = {(name, COLUMN): table("cifar10-s2", method) for name, method in METHODS.
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """Records hold no weights, and a folder those of one round: so both runs are trained here, watched from inside."""
+    """Train both runs here and measure every round: records hold no weights, and run folders only the last ones."""
     measured = {}
     for cell in RUNS:
         federation = Federation(replace(ITEM, runs=RUNS).config(cell, 0, results.setting))
-        found = [distances(inside, federation.p) for inside in watch(federation)]
-        measured[key(cell)] = {"weights": [d.weights for d in found], "distributions": [d.distributions for d in found]}
+        rounds = [distances(inside, federation.p) for inside in watch(federation)]
+        measured[key(cell)] = {
+            "weights": [d.weights for d in rounds],
+            "distributions": [d.distributions for d in rounds],
+        }
     return measured
 
 
 def render(results: Results) -> list[Plot]:
-    found = {method: m for method in METHODS if (m := results.measured.get(key((method, COLUMN))))}
-    if not found:
+    by_method = {method: m for method in METHODS if (m := results.measured.get(key((method, COLUMN))))}
+    if not by_method:
         return []
     figure, axes = panels(1, 4, 10.4, 3.0)
-    for ax, (method, m) in zip(axes[0], found.items(), strict=False):
+    for ax, (method, m) in zip(axes[0], by_method.items(), strict=False):
         w, p = np.array(m["weights"]), np.array(m["distributions"])  # [round, client]
         colours = np.tile(to_rgba(COLOURS[method]), (w.size, 1))
         colours[:, 3] = np.repeat(np.linspace(0.12, 0.8, len(w)), w.shape[1])  # later rounds are darker
@@ -48,10 +51,10 @@ def render(results: Results) -> list[Plot]:
         (axes[0][2], "distributions", r"distribution distance $\|A_G - p_k\|_1$"),
         (axes[0][3], "weights", r"weight distance $\|w - w_k\|_1$"),
     ):
-        for method, m in found.items():
+        for method, m in by_method.items():
             values = np.array(m[name])
             rounds, mean, std = np.arange(1, len(values) + 1), values.mean(1), values.std(1)
-            ax.plot(rounds, mean, color=COLOURS[method], label=method, linewidth=1.2, **few(len(rounds)))
+            ax.plot(rounds, mean, color=COLOURS[method], label=method, linewidth=1.2, **markers(len(rounds)))
             ax.fill_between(rounds, mean - std, mean + std, color=COLOURS[method], alpha=0.15, linewidth=0)
             rounds_axis(ax, len(rounds))
         ax.set(title=title, xlabel="round")

@@ -14,7 +14,7 @@ NAMES = {"τ": "tau", "β": "beta"}
 def render(results: Results) -> list[Plot]:
     swept = [[v for v in values if results.finished(row, column(s, v))] for row in ROWS for s, values in SWEEPS.items()]
     if max(map(len, swept)) < 2:
-        return []  # a line has two points
+        return []  # a line needs two points
     figure, axes = panels(1, 4, 10.4, 2.8)
     for left, right in ((0, 1), (2, 3)):
         axes[0][right].sharey(axes[0][left])
@@ -23,19 +23,19 @@ def render(results: Results) -> list[Plot]:
     for ax, (measure, sweep) in zip(axes[0], ((m, s) for m in figures for s in SWEEPS), strict=True):
         for row, (_, colour) in ROWS.items():
 
-            def of(column: str, row: str = row, measure: str = measure) -> list[float]:
+            def values_of(column: str, row: str = row, measure: str = measure) -> list[float]:
                 runs = results.finished(row, column)
                 return [100 * r.accuracies[rule] if measure == "accuracy" else r.forgetting for r in runs]
 
-            points = {i: of(column(sweep, value)) for i, value in enumerate(SWEEPS[sweep])}
+            points = {i: values_of(column(sweep, value)) for i, value in enumerate(SWEEPS[sweep])}
             points = {i: values for i, values in points.items() if values}
             mean = np.array([np.mean(values) for values in points.values()])
             std = np.array([np.std(values, ddof=1) if len(values) > 1 else 0 for values in points.values()])
             ax.errorbar(
                 list(points), mean, std, fmt="o-", color=colour, label=f"FedNTD, {row}", markersize=4, capsize=2
             )
-            if of("FedAvg"):
-                ax.axhline(float(np.mean(of("FedAvg"))), color=colour, linestyle=(0, (2, 1.5)), label=f"FedAvg, {row}")
+            if fedavg := values_of("FedAvg"):
+                ax.axhline(float(np.mean(fedavg)), color=colour, linestyle=(0, (2, 1.5)), label=f"FedAvg, {row}")
         ax.set_xticks(range(len(SWEEPS[sweep])), [f"{value:g}" for value in SWEEPS[sweep]])
         ax.set(xlabel=f"${chr(92)}{NAMES[sweep]}$", title=figures[measure])
     handles, names = axes[0][0].get_legend_handles_labels()

@@ -1,4 +1,4 @@
-"""Features on the circle: how local training moves them, and what averaging makes of it."""
+"""Features on the unit circle: how local training and averaging move them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ AT = np.linspace(-np.pi, np.pi, 181)
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """A global model made by IID clients, whose run folder must be at hand, goes to clients with two classes each."""
+    """Send a global model trained by IID clients to clients with two classes each. Needs the run folder."""
     trained = reopen(folders(results)[CELL][0])
     config = replace(trained.config, partition=Choice("sharding", {"s": 2}))
     measured: dict[str, Any] = {"classes": list(trained.dataset.classes)}
@@ -33,9 +33,9 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def densities(federation: Federation, inside: Inside) -> list[dict[str, Any]]:
-    """Of the global model, some locals and the aggregated model: the density of the test samples' angles, by class."""
+    """Densities of the test samples' angles by class, in the global, some local and the aggregated model."""
     engine, cohort = federation.engine, inside.record.cohort
-    chosen = unlike(federation.p[cohort])
+    chosen = dissimilar_clients(federation.p[cohort])
     owned = {f"client {cohort[i]}": np.flatnonzero(federation.counts[cohort[i]]).tolist() for i in chosen}
     models: list[tuple[str, Weights]] = [
         ("global", inside.w_g),
@@ -43,16 +43,16 @@ def densities(federation: Federation, inside: Inside) -> list[dict[str, Any]]:
         ("aggregated", inside.w),
     ]
     labels = engine.test_part.y.cpu().numpy()
-    found = []
+    described = []
     for name, w in models:
         angle = angles(features(engine.model, w, engine.test_part))
         of_class = [circle_density(angle[labels == c], AT, 0.06) for c in range(engine.classes)]
-        found.append({"model": name, "owns": owned.get(name, []), "density": np.round(of_class, 4)})
-    return found
+        described.append({"model": name, "owns": owned.get(name, []), "density": np.round(of_class, 4)})
+    return described
 
 
-def unlike(p: np.ndarray) -> list[int]:
-    """Three clients of the cohort that share as few classes as can be."""
+def dissimilar_clients(p: np.ndarray) -> list[int]:
+    """Three clients of the cohort that share few classes, chosen greedily."""
     chosen = [0]
     while len(chosen) < min(LOCALS, len(p)):
         shared = np.where(np.isin(np.arange(len(p)), chosen), np.inf, (p @ p[chosen].T).sum(1))
@@ -61,15 +61,15 @@ def unlike(p: np.ndarray) -> list[int]:
 
 
 def render(results: Results) -> list[Plot]:
-    found = {method: m for method in METHODS if (m := results.measured.get(method))}
-    if not found:
+    by_method = {method: m for method in METHODS if (m := results.measured.get(method))}
+    if not by_method:
         return []
-    columns = max(len(models) for models in found.values())
+    columns = max(len(models) for models in by_method.values())
     figure, axes = panels(
-        2 * len(found), columns, 1.75 * columns + 0.4, 2.9 * len(found), height_ratios=[2, 1] * len(found)
+        2 * len(by_method), columns, 1.75 * columns + 0.4, 2.9 * len(by_method), height_ratios=[2, 1] * len(by_method)
     )
-    top = max(np.max(model["density"]) for models in found.values() for model in models)
-    for i, (method, models) in enumerate(found.items()):
+    top = max(np.max(model["density"]) for models in by_method.values() for model in models)
+    for i, (method, models) in enumerate(by_method.items()):
         for ring, line, model in zip(axes[2 * i], axes[2 * i + 1], models, strict=True):
             draw_ring(ring, np.array(model["density"]).mean(0))
             owns = model["owns"]
@@ -103,7 +103,7 @@ def render(results: Results) -> list[Plot]:
 
 
 def draw_ring(ax: Axes, density: np.ndarray) -> None:
-    """A ring as dark as the samples are dense, with the density as a hill outside of it."""
+    """Draw the density as the colour of a ring, and as a curve around it."""
     shade = density / max(density.max(), 1e-9)
     inner, outer = 0.86, 1.0
     edges = np.linspace(-np.pi, np.pi, len(shade))
@@ -122,7 +122,7 @@ def draw_ring(ax: Axes, density: np.ndarray) -> None:
 
 
 def small(settings: Settings) -> Settings:
-    """With all local epochs: two features are learned slowly."""
+    """A rehearsal with all local epochs, since two features are learned slowly."""
     reduced = rehearse(12, ratio=0.15)(settings)
     federation = {**reduced["federation"], "local_epochs": 5}
     return {**reduced, "federation": federation, "data": {**reduced["data"], "augment": False}}
@@ -135,7 +135,7 @@ ITEM = Item(
     about="A network whose features are points on the circle is trained for 100 rounds by IID clients, then by "
     "clients with two classes each: what becomes of the features of classes that a client lacks, and what averaging "
     "makes of it." + KEEP,
-    # no augmentation: with crops and Cutout, all features gathered in one place in rehearsals
+    # No augmentation: with crops and Cutout, all features collapsed to one place in rehearsals.
     runs={
         CELL: table(
             "cifar10-iid",

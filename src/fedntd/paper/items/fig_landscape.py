@@ -1,4 +1,4 @@
-"""The loss around the learned models: under noise, and over the plane of the two sharpest directions."""
+"""The loss around the trained models: under noise, and over the plane of the two sharpest directions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,42 +15,42 @@ from fedntd.paper.items.common import COLOURS, KEEP, folders, key, rehearse
 from fedntd.report.style import styled
 
 ROW = "16 clients, α=0.5"
-REACH = 0.5  # along the eigenvectors, which have length 1
+REACH = 0.5  # along each eigenvector (of length 1)
 SIGMAS = (0.0, 0.002, 0.004, 0.006, 0.008, 0.01)
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """At each run's last model, on test samples; the run folders must be at hand. Second derivatives: on the CPU."""
+    """Measure the test loss around the final model of each run, on the CPU. Needs the run folders."""
     small, measured = results.setting.small, {}
     for cell, (folder, *_) in folders(results).items():
         engine = (federation := reopen(folder, device="cpu", precision="fp32")).engine
         batches = Loss.on(engine.model, engine.test_part, 10 if small else 500).batches
         size = {"draws": 2, "points": 7, "tolerance": 0.05} if small else {"draws": 10, "points": 21}
-        found = landscape(engine.model, federation.state.w, batches, SIGMAS, reach=REACH, **size)
-        measured[key(cell)] = {**found._asdict(), "perturbed": found.perturbed - found.loss}
+        around = landscape(engine.model, federation.state.w, batches, SIGMAS, reach=REACH, **size)
+        measured[key(cell)] = {**around._asdict(), "perturbed": around.perturbed - around.loss}
     return measured
 
 
 def render(results: Results) -> list[Plot]:
-    found = {method: m for method in fedalign.METHODS if (m := results.measured.get(key((ROW, method))))}
-    if not found:
+    by_method = {method: m for method in fedalign.METHODS if (m := results.measured.get(key((ROW, method))))}
+    if not by_method:
         return []
     with styled():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(3.0 + 2.5 * len(found), 3.0), layout="constrained")
-        grid = figure.add_gridspec(1, 1 + len(found), width_ratios=[1.15, *[1] * len(found)])
+        figure = Figure(figsize=(3.0 + 2.5 * len(by_method), 3.0), layout="constrained")
+        grid = figure.add_gridspec(1, 1 + len(by_method), width_ratios=[1.15, *[1] * len(by_method)])
         change = figure.add_subplot(grid[0, 0])
-        for method, m in found.items():
+        for method, m in by_method.items():
             values = np.array(m["perturbed"])
             mean, std = values.mean(1), values.std(1)
             change.plot(m["sigmas"], mean, "o-", color=COLOURS[method], label=method, markersize=3)
             change.fill_between(m["sigmas"], mean - std, mean + std, color=COLOURS[method], alpha=0.15, linewidth=0)
         change.set(title="change of the loss under noise", xlabel=r"$\sigma$ of the noise on the weights")
         change.legend(loc="best")
-        low = min(np.min(m["surface"]) for m in found.values())
-        high = max(np.max(m["surface"]) for m in found.values())
-        for i, (method, m) in enumerate(found.items(), start=1):
+        low = min(np.min(m["surface"]) for m in by_method.values())
+        high = max(np.max(m["surface"]) for m in by_method.values())
+        for i, (method, m) in enumerate(by_method.items(), start=1):
             ax: Any = figure.add_subplot(grid[0, i], projection="3d")
             b, a = np.meshgrid(m["at"], m["at"])
             ax.plot_surface(
@@ -79,7 +79,7 @@ def render(results: Results) -> list[Plot]:
 
 
 def small(settings: Settings) -> Settings:
-    """One step each of a few clients is enough to look around."""
+    """A rehearsal with one step at a few clients."""
     reduced = rehearse(1, ratio=0.2)(settings)
     return {**reduced, "federation": {**reduced["federation"], "local_epochs": 1, "batch_size": 25}}
 

@@ -1,9 +1,9 @@
-"""What local training gains on the clients' own distribution, and what it forgets outside of it."""
+"""What local training gains on the in-local distribution, and what it forgets on the out-local one."""
 
 import numpy as np
 
 from fedntd.paper.item import Item, Plot, Results, table
-from fedntd.paper.items.common import BLUE, GREY, MOTIVATION, RED, band, few, panels, percent, rehearse, rounds_axis
+from fedntd.paper.items.common import BLUE, GREY, MOTIVATION, RED, band, markers, panels, percent, rehearse, rounds_axis
 
 CELL = ("FedAvg", "LDA α=0.1")
 SIDES = {"in": "(a) in-local distribution $p$", "out": r"(b) out-local distribution $\tilde{p}$"}
@@ -23,9 +23,9 @@ def render(results: Results) -> list[Plot]:
                 rounds, values, color=colour, linestyle=style, linewidth=1.2, label=f"global model {when} the round"
             )
         mean, std = percent(history[f"{side}_local"]), percent(history[f"{side}_local_std"])
-        at = np.isfinite(mean)
-        ax.plot(rounds[at], mean[at], color=RED, label="local models, mean ± std", **few(at.sum()))
-        band(ax, rounds[at], mean[at], std[at], RED)
+        known = np.isfinite(mean)
+        ax.plot(rounds[known], mean[known], color=RED, label="local models, mean ± std", **markers(known.sum()))
+        band(ax, rounds[known], mean[known], std[known], RED)
         ax.set(title=title, xlabel="round", ylim=(0, 100))
         rounds_axis(ax, len(rounds))
     axes[0][0].set_ylabel("accuracy (%)")

@@ -1,4 +1,4 @@
-"""Features of test samples in the global and the local models, laid out together by t-SNE."""
+"""t-SNE of test features in the global and the local models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,26 +20,26 @@ from fedntd.simulation.federation import Federation
 
 CELL = ("FedAvg", "s=2")
 LOCALS = 10
-SAMPLES = 150  # of the test part, the same for every model
+SAMPLES = 150  # test samples, the same for every model
 CASES = {"homogeneous": ("iid", {}), "heterogeneous": ("sharding", {"s": 2})}
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """A global model that heterogeneous clients have made; its run folder must be at hand."""
+    """Lay out the features of local models that start from one global model. Needs its run folder."""
     federation = reopen(folders(results)[CELL][0])
     samples = min(SAMPLES, 60) if results.setting.small else SAMPLES
-    found = {case: local_features(federation, "fedavg", case, samples) for case in CASES}
-    both = [*found["heterogeneous"], *local_features(federation, "fedntd", "heterogeneous", samples)[1:]]
+    features_of = {case: local_features(federation, "fedavg", case, samples) for case in CASES}
+    both = [*features_of["heterogeneous"], *local_features(federation, "fedntd", "heterogeneous", samples)[1:]]
     return {
         "labels": federation.engine.test_part.y[:samples].cpu().numpy(),
         "classes": list(federation.dataset.classes),
-        **{case: rounded(tsne(sets)) for case, sets in found.items()},
+        **{case: rounded(tsne(sets)) for case, sets in features_of.items()},
         "both": rounded(tsne(both)),
     }
 
 
 def local_features(trained: Federation, method: str, case: str, samples: int) -> list[np.ndarray]:
-    """Of the trained global model, then of the clients that it is sent to, after local training."""
+    """Features in the trained global model, then in the local models after a round that starts from it."""
     config = replace(trained.config, partition=Choice(*CASES[case]), algorithm=Choice(method))
     federation = start_from(config, trained.state.w, trained.state.round)
     inside = next_round(federation)
@@ -52,29 +52,29 @@ def rounded(points: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def render(results: Results) -> list[Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
-    cases = {f"{case} locals": np.array(found[case]) for case in CASES}  # [model, sample, 2]
+    cases = {f"{case} locals": np.array(measured[case]) for case in CASES}  # [model, sample, 2]
     by_class, by_local = panels(1, 2, 7.4, 4.0), panels(1, 2, 7.4, 4.0)
     for (_, ((left, right),)), colours in ((by_class, class_colours), (by_local, local_colours)):
         for ax, (title, points) in zip((left, right), cases.items(), strict=True):
-            scatter(ax, points, colours(points, found["labels"]))
+            scatter(ax, points, colours(points, measured["labels"]))
             ax.set_title(title)
-    name_classes(by_class[0], found["classes"])
-    locals_ = len(found["homogeneous"]) - 1
+    name_classes(by_class[0], measured["classes"])
+    locals_ = len(measured["homogeneous"]) - 1
     keys = [("global", "black"), *((f"local {i + 1}", local_colour(i)) for i in range(locals_))]
     dots(by_local[0], keys, columns=6)
 
-    both = np.array(found["both"])
+    both = np.array(measured["both"])
     by_method, ((first, second),) = panels(1, 2, 7.4, 4.0)
     of_method = ["black", *[COLOURS["FedAvg"]] * locals_, *[COLOURS["FedNTD"]] * locals_]
     scatter(first, both, [[colour] * both.shape[1] for colour in of_method])
-    scatter(second, both, class_colours(both, found["labels"]))
+    scatter(second, both, class_colours(both, measured["labels"]))
     first.set_title("by method")
     second.set_title("by class")
     dots(first, [("global", "black"), *((method, COLOURS[method]) for method in ("FedAvg", "FedNTD"))], columns=3)
-    name_classes(second, found["classes"])
+    name_classes(second, measured["classes"])
     of = f"t-SNE of the features of {both.shape[1]} test samples in the global model and {locals_} local models"
     return [
         Plot("fig-tsne-class", by_class[0], f"{of}, coloured by class."),
@@ -96,8 +96,8 @@ def local_colour(i: int) -> Any:
 
 
 def scatter(ax: Axes, points: np.ndarray, colours: list[list[Any]]) -> None:
-    """In a mixed order, so that no model lies on top; the global model's points are stars."""
-    places, shades = points[1:].reshape(-1, 2), [c for one in colours[1:] for c in one]
+    """Draw points in random order, so that no model lies on top. Stars: the global model."""
+    places, shades = points[1:].reshape(-1, 2), [colour for of_model in colours[1:] for colour in of_model]
     order = np.random.default_rng(0).permutation(len(places))
     ax.scatter(*places[order].T, c=[shades[i] for i in order], s=4, alpha=0.6, linewidths=0, rasterized=True)
     ax.scatter(*points[0].T, c=colours[0], s=14, marker="*", linewidths=0, rasterized=True)

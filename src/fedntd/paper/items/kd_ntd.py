@@ -1,4 +1,4 @@
-"""From distillation to not-true distillation: a mix of both losses, and what the server and the clients get of it."""
+"""From distillation to not-true distillation: accuracy of server and clients under mixtures of both losses."""
 
 from fedntd.paper.item import Item, Plot, Results, table
 from fedntd.paper.plots import Panel, curves
@@ -12,7 +12,7 @@ COLUMNS = {
     "NTD": {"name": "fedntd"},
 }
 LINES = (("FedAvg", {"name": "fedavg"}), ("KD", COLUMNS["KD"]), ("NTD", COLUMNS["NTD"]))
-CURVES = {  # what is drawn
+CURVES = {  # measure -> title of its panel
     "accuracy": "server model",
     "local_train_accuracy": "local models, own training samples",
     "in_local": "local models, personalised",
@@ -21,7 +21,7 @@ CURVES = {  # what is drawn
 
 def render(results: Results) -> list[Table | Plot]:
     shown = [cell for cell in results if cell[1] != "FedAvg"]
-    found = [
+    tables = [
         Table(
             name="kd-ntd",
             title=ITEM.title,
@@ -36,9 +36,12 @@ def render(results: Results) -> list[Table | Plot]:
     ]
     lines = {name: runs for name, _ in LINES if (runs := results.finished("Sharding s=2", name))}
     if not lines:
-        return [*found]
+        return [*tables]
     figure = curves([Panel(title, measure, lines) for measure, title in CURVES.items()])
-    return [*found, Plot("kd-ntd-curves", figure, "Server and local models by distillation and not-true distillation.")]
+    return [
+        *tables,
+        Plot("kd-ntd-curves", figure, "Server and local models by distillation and not-true distillation."),
+    ]
 
 
 ITEM = Item(
@@ -49,7 +52,7 @@ ITEM = Item(
     "NTD, the better, and unlike KD it does not hold the local models back.",
     runs={
         **{(row, column): table(preset, method) for row, preset in ROWS.items() for column, method in COLUMNS.items()},
-        # for the curves
+        # The curves need measures of local models.
         **{
             ("Sharding s=2", column): table("cifar10-s2", method, measure={"local_every": 1})
             for column, method in LINES

@@ -1,4 +1,4 @@
-"""Which learning rate and rule of reporting do the printed figures come from? The paper says 0.1 and 0.01."""
+"""Find the learning rate and the reporting rule of the paper's numbers. The paper says both 0.1 and 0.01."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ RATES = (0.001, 0.002, 0.003, 0.005, 0.01, 0.1)
 SETUPS = tuple(column for column in PRESETS if column.startswith("CIFAR-10 "))
 RULES = {"final": "last round", "best": "best round", "last10": "mean of the last 10", "ema": "moving average 0.6"}
 RULES |= {"forgetting": "F"}
-FAR = 25  # points from print: what is farther is not drawn
+FAR = 25  # points; larger distances from the paper are not drawn
 PRINTED: Mapping[Cell, Published] = TABLE1_SHARDING | TABLE1_LDA
 
 
@@ -27,7 +27,7 @@ def row(method: str, rate: float) -> str:
 
 
 def figures(results: Results, method: str, rate: float, setup: str, rule: str) -> list[float]:
-    """Accuracy by a rule, or F, of each run, in points; 0 is the accuracy of a run that failed."""
+    """Accuracy by a rule, or F, of each run, times 100. The accuracy of a failed run is 0; it has no F."""
     runs = results[row(method, rate), setup]
     if rule == "forgetting":
         return [100 * run.forgetting for run in runs if run.status == "finished"]
@@ -38,9 +38,11 @@ def figures(results: Results, method: str, rate: float, setup: str, rule: str) -
 
 
 class Fit(NamedTuple):
-    rates: list[float]  # that have been tried
-    cells: list[Cell]  # (method, set-up) that were measured at all of these rates: only they can be compared
-    distance: dict[tuple[str, float], dict[Cell, float]]  # by rule and rate: of each cell from print, in points
+    """Distances between our results and the paper's, for each rule and rate."""
+
+    rates: list[float]  # rates with results
+    cells: list[Cell]  # (method, set-up) measured at all of these rates, so that rates can be compared
+    distance: dict[tuple[str, float], dict[Cell, float]]  # (rule, rate) -> distance of each cell, in points
 
     def mean(self, rule: str, rate: float, method: str = "") -> float:
         gaps = [gap for (m, _), gap in self.distance[rule, rate].items() if method in ("", m)]
@@ -48,8 +50,8 @@ class Fit(NamedTuple):
 
     def closest(self, method: str = "") -> tuple[str, float]:
         """The rule for accuracies and the rate with the smallest mean distance."""
-        tried = [(rule, rate) for rule in RULES if rule != "forgetting" for rate in self.rates]
-        return min(tried, key=lambda one: self.mean(*one, method))
+        candidates = [(rule, rate) for rule in RULES if rule != "forgetting" for rate in self.rates]
+        return min(candidates, key=lambda candidate: self.mean(*candidate, method))
 
 
 def fit(results: Results) -> Fit:
@@ -69,71 +71,71 @@ def fit(results: Results) -> Fit:
     return Fit(rates, cells, distance)
 
 
-def finding(found: Fit) -> str:
-    """Which rate it is, in a sentence."""
+def finding(fitted: Fit) -> str:
+    """The closest rule and rate, in a sentence."""
 
-    def told(method: str = "") -> str:
-        rule, rate = found.closest(method)
-        return f"lr={rate}, {RULES[rule]}: {found.mean(rule, rate, method):.1f} points"
+    def text(method: str = "") -> str:
+        rule, rate = fitted.closest(method)
+        return f"lr={rate}, {RULES[rule]}: {fitted.mean(rule, rate, method):.1f} points"
 
-    methods = [method for method in METHODS if any(method == m for m, _ in found.cells)]
-    alone = "; ".join(f"{method} alone: {told(method)}" for method in methods) if len(methods) > 1 else ""
-    return f"Closest over {len(found.cells)} cells: {told()}. {alone}{'.' if alone else ''}".strip()
+    methods = [method for method in METHODS if any(method == m for m, _ in fitted.cells)]
+    alone = "; ".join(f"{method} alone: {text(method)}" for method in methods) if len(methods) > 1 else ""
+    return f"Closest over {len(fitted.cells)} cells: {text()}. {alone}{'.' if alone else ''}".strip()
 
 
-def told_cells(cells: list[Cell]) -> str:
-    """FedAvg on s=2, α=0.1; FedNTD on s=2."""
+def cells_text(cells: list[Cell]) -> str:
+    """Cells as text: "FedAvg on s=2, α=0.1; FedNTD on s=2"."""
     setups = {m: [setup.removeprefix("CIFAR-10 ") for method, setup in cells if method == m] for m in METHODS}
     return "; ".join(f"{method} on {', '.join(names)}" for method, names in setups.items() if names)
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------
+# --- rendering --------------------------------------------------------------------------------------------------
 
 
 def render(results: Results) -> Sequence[Table | Plot]:
-    found = fit(results)
-    comparable = found.cells and len(found.rates) > 1
-    rule = found.closest()[0] if comparable else results.setting.rule
+    fitted = fit(results)
+    comparable = fitted.cells and len(fitted.rates) > 1
+    rule = fitted.closest()[0] if comparable else results.setting.rule
     shown: list[Table | Plot] = [accuracies(results, rule)]
-    if len(found.rates) > 1:
-        shown = [against_print(results, found.rates, rule), *shown]
-    return [distances(found), distance_curves(found), *shown] if comparable else shown
+    if len(fitted.rates) > 1:
+        shown = [against_print(results, fitted.rates, rule), *shown]
+    return [distances(fitted), distance_curves(fitted), *shown] if comparable else shown
 
 
-def distances(found: Fit) -> Table:
+def distances(fitted: Fit) -> Table:
     cells: dict[Cell, Figures | str] = {}
     for rule, words in RULES.items():
-        for rate in found.rates:
-            gap = found.mean(rule, rate)
+        for rate in fitted.rates:
+            gap = fitted.mean(rule, rate)
             cells[words, f"lr={rate}"] = Figures(values=[gap]) if np.isfinite(gap) else "failed"
     caption = (
         f"Mean distance between the mean over seeds and the printed figure, in points (of F: hundredths), over the "
-        f"{len(found.cells)} cells measured at every rate that was tried ({told_cells(found.cells)}). Lower is closer; "
-        f"a failed run counts as 0 %, and has no F. {finding(found)}"
+        f"{len(fitted.cells)} cells measured at every rate that was tried ({cells_text(fitted.cells)}). Lower is "
+        f"closer; a failed run counts as 0 %, and has no F. {finding(fitted)}"
     )
     title = "Distance from the printed figures by learning rate and rule of reporting"
-    columns = [f"lr={rate}" for rate in found.rates]
+    columns = [f"lr={rate}" for rate in fitted.rates]
     return Table(
         "learning-rate", title, caption, list(RULES.values()), columns, cells, "reported as", compare="columns",
         lower_is_better=True,
     )  # fmt: skip
 
 
-def distance_curves(found: Fit) -> Plot:
+def distance_curves(fitted: Fit) -> Plot:
     figure, ((ax,),) = panels(1, 1, 5.6, 3.2)
     for rule, colour in zip(RULES, PALETTE, strict=False):
-        means = [found.mean(rule, rate) for rate in found.rates]
+        means = [fitted.mean(rule, rate) for rate in fitted.rates]
         dashes = (0, (2, 1.5)) if rule == "forgetting" else "solid"
         ax.plot(range(len(means)), means, "o", linestyle=dashes, markersize=4, color=colour, label=RULES[rule])
-    rate_axis(ax, found.rates)
+    rate_axis(ax, fitted.rates)
     ax.set(ylabel="mean distance from print (points)", ylim=(0, min(FAR, ax.get_ylim()[1])))
     figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    caption = f"How far each rule of reporting is from print, by learning rate. {finding(found)}"
+    caption = f"How far each rule of reporting is from print, by learning rate. {finding(fitted)}"
     return Plot("learning-rate-distance", figure, caption)
 
 
 def against_print(results: Results, rates: list[float], rule: str) -> Plot:
-    """A panel for each set-up with several rates: what was measured, and a band where the paper's figure lies."""
+    """One panel per set-up with several rates: our results, and a band for the paper's."""
     setups = [s for s in SETUPS if sum(any(results[row(m, rate), s] for m in METHODS) for rate in rates) > 1]
     columns = min(4, len(setups))
     lines = -(-len(setups) // columns)
@@ -151,7 +153,7 @@ def against_print(results: Results, rates: list[float], rule: str) -> Plot:
             at = [rates.index(rate) for rate in measured]
             ax.errorbar(at, means, spread, fmt="o-", color=colour, markersize=4, capsize=2, linewidth=1.2)
             failed = [i for i in at if any(run.status == "failed" for run in results[row(method, rates[i]), setup])]
-            if failed:  # an empty line that is not clipped would upset the layout
+            if failed:  # an empty, unclipped line would break the layout
                 ax.plot(failed, [0] * len(failed), "X", color=colour, markersize=6, clip_on=False)
             if printed.value is not None:
                 ax.axhline(printed.value, color=colour, linestyle=(0, (2, 1.5)), linewidth=1)
@@ -181,7 +183,7 @@ def against_print(results: Results, rates: list[float], rule: str) -> Plot:
 
 
 def rate_axis(ax: Axes, rates: list[float]) -> None:
-    """Rates at one distance from each other: on a logarithmic axis, 0.1 would be far from all that matters."""
+    """Space the rates evenly: on a logarithmic axis, 0.1 would be far from the others."""
     ax.set_xlabel("learning rate")
     ax.set_xticks(range(len(rates)), [f"{rate:g}".removeprefix("0") for rate in rates])
 

@@ -1,4 +1,4 @@
-"""Not-true distillation with a squared error in place of the divergence, over beta."""
+"""Not-true distillation with a squared error instead of the KL divergence, for several beta."""
 
 from fedntd.paper.item import Item, Results, table
 from fedntd.paper.published import MSE

@@ -1,4 +1,4 @@
-"""Proposition 1: what is kept of the out-local distribution makes the local gradients less diverse."""
+"""Proposition 1: preserving the out-local distribution makes local gradients less diverse."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,18 +31,18 @@ from fedntd.runs.measures import Vector
 from fedntd.tree import Weights
 
 CELL = ("FedNTD", "s=2")
-BETAS = np.linspace(0, 4, 41)  # the proposition holds to C/2 - 1 = 4
+BETAS = np.linspace(0, 4, 41)  # the proposition holds up to C/2 - 1 = 4
 TRAINED = (0.0, 0.5, 1.0, 2.0, 4.0)
-CLIENTS = 20  # of which the gradients of the whole objective are taken
+CLIENTS = 20  # whose gradients of the whole objective are computed
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """At the run's last model; the run's folder must be at hand."""
+    """Measure gradient diversity at the final model of the run. Needs the run folder."""
     folder = folders(results)[CELL][0]
     federation = reopen(folder, engine="sequential")  # a single round is not worth compiling
     engine, p, w_g = federation.engine, federation.p, federation.state.w
     gram = gram_matrix(class_gradients(engine.model, w_g, engine.train_part))
-    w = next_round(federation).w  # away from the teacher w_g, where distillation has a gradient
+    w = next_round(federation).w  # not at the teacher w_g, where distillation has no gradient
     objective = objective_gram(engine.model, w, w_g, engine.train_part, federation.parts[:CLIENTS])
     clients = np.eye(len(objective) // 2)
     return {
@@ -57,30 +57,30 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def objective_gram(model: Model, w: Weights, w_g: Weights, data: DevicePart, parts: list[Indices]) -> Vector:
-    """Inner products of the clients' gradients of cross-entropy and of FedNTD's term, which enters beta times."""
+    """Gram matrix of the clients' gradients of the cross-entropy, followed by those of FedNTD's term (for beta = 1)."""
     plain, distilled = (local_gradients(algorithm, model, w, w_g, data, parts) for algorithm in (FedAvg(), FedNTD()))
     return gram_matrix(tree.map(lambda a, b: torch.cat([a, b - a]), plain, distilled))
 
 
 def update_diversity(folder: Path, beta: float) -> float:
-    """Of w_k - w_g after local training by FedNTD(beta), which stand where definition 2 has gradients."""
+    """Diversity of the client updates w_k - w_g of FedNTD(beta), in place of the gradients in definition 2."""
     inside = next_round(reopen(folder, engine="sequential", algorithm=Choice("fedntd", {"beta": beta})))
     return gradient_diversity(tree.map(torch.sub, inside.w_k, tree.map(lambda leaf: leaf[None], inside.w_g)))
 
 
 def render(results: Results) -> list[Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
     figure, ((assumed, real, angles),) = panels(1, 3, 9.6, 3.0, width_ratios=[1.2, 1.2, 1])
-    assumed.plot(BETAS, found["assumed"], color=BLUE, label=r"$\Lambda(\beta)$")
+    assumed.plot(BETAS, measured["assumed"], color=BLUE, label=r"$\Lambda(\beta)$")
     assumed.plot(
-        BETAS, found["bound"], color=GREY, linestyle=(0, (2, 1.5)), label=r"bound, $\Lambda(0) - M\beta/(1+\beta)$"
+        BETAS, measured["bound"], color=GREY, linestyle=(0, (2, 1.5)), label=r"bound, $\Lambda(0) - M\beta/(1+\beta)$"
     )
     assumed.set(title="under the assumptions", ylabel=r"gradient diversity $\Lambda$")
-    real.plot(BETAS, found["classes"], color=GREEN, label=r"$(p + \beta\tilde{p}) \cdot g$, real class gradients")
-    real.plot(BETAS, found["objective"], color=ORANGE, label="FedNTD's objective, after one round")
-    real.plot(TRAINED, found["updates"], "o-", color=RED, label="local updates of FedNTD(β)", markersize=4)
+    real.plot(BETAS, measured["classes"], color=GREEN, label=r"$(p + \beta\tilde{p}) \cdot g$, real class gradients")
+    real.plot(BETAS, measured["objective"], color=ORANGE, label="FedNTD's objective, after one round")
+    real.plot(TRAINED, measured["updates"], "o-", color=RED, label="local updates of FedNTD(β)", markersize=4)
     real.set(title="measured", yscale="log")
     real.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     real.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -89,12 +89,12 @@ def render(results: Results) -> list[Plot]:
         ax.axhline(1, color="#555555", linewidth=0.7)
         ax.set_xlabel(r"$\beta$")
         ax.legend(fontsize=7)
-    shown = angles.imshow(found["cosines"], cmap="RdBu_r", vmin=-1, vmax=1)
+    shown = angles.imshow(measured["cosines"], cmap="RdBu_r", vmin=-1, vmax=1)
     angles.set(title="cosines of the class gradients $g_c$", xlabel="class", ylabel="class")
     angles.grid(False)
     figure.colorbar(shown, ax=angles, shrink=0.85)
     caption = (
-        f"Λ over β, {found['of']}. Left: with orthogonal class gradients of one length, as the proposition "
+        f"Λ over β, {measured['of']}. Left: with orthogonal class gradients of one length, as the proposition "
         "assumes, and the bound that it gives. Middle: at a trained model. Right: the class gradients there."
     )
     return [Plot("prop1", figure, caption)]

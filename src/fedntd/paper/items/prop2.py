@@ -1,4 +1,4 @@
-"""Proposition 2: distillation on the true classes weighs by p, that on the not-true classes by the out-local p~."""
+"""Proposition 2: distillation on true classes is weighted by p, on not-true classes by the out-local p~."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,13 +24,13 @@ SIDES = {
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """One client of the next round, trained by each method from the run's last model; the folder must be at hand."""
+    """Train one client of the next round by each method, from the final model of the run. Needs the run folder."""
     measured: dict[str, Any] = {}
     for name, method in METHODS.items():
         federation = reopen(folders(results)[CELL][0], engine="sequential", algorithm=Choice(method))
         inside, engine = next_round(federation), federation.engine
-        owned = torch.from_numpy(federation.parts[inside.record.cohort[0]]).to(federation.device)
-        batch = engine.train_part.plain(owned)
+        indices = torch.from_numpy(federation.parts[inside.record.cohort[0]]).to(federation.device)
+        batch = engine.train_part.plain(indices)
         with torch.no_grad():
             z, z_g = (engine.model.frozen(w, batch).logits for w in (inside.local(0), inside.w_g))
         split = kl_split(z, z_g, batch.y)
@@ -47,10 +47,10 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def render(results: Results) -> list[Table | Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
-    cells = {(f"after {m}", title): f"{found[m][side]:.5f}" for m in METHODS for side, title in SIDES.items()}
+    cells = {(f"after {m}", title): f"{measured[m][side]:.5f}" for m in METHODS for side, title in SIDES.items()}
     both_sides = Table(
         name="prop2",
         title=ITEM.title,
@@ -62,12 +62,12 @@ def render(results: Results) -> list[Table | Plot]:
         cells=cells,
     )
     figure, ((shares, true, not_true),) = panels(1, 3, 9.8, 3.1, sharey=True, width_ratios=[0.8, 1, 1])
-    y = np.arange(len(found["p"]))
-    p = np.array(found["p"])
+    y = np.arange(len(measured["p"]))
+    p = np.array(measured["p"])
     shares.barh(y - 0.2, p, 0.38, color="#0072B2", label="$p$")
     shares.barh(y + 0.2, (1 - p) / (len(p) - 1), 0.38, color="#E69F00", label=r"$\tilde{p}$")
     shares.set(title="the client's distributions", xlabel="share of the class")
-    shares.set_yticks(y, [plain(name) for name in found["classes"]])
+    shares.set_yticks(y, [plain(name) for name in measured["classes"]])
     shares.invert_yaxis()
     shares.legend()
     for ax, terms, title in (
@@ -75,13 +75,14 @@ def render(results: Results) -> list[Table | Plot]:
         (not_true, "not_true_terms", r"not-true part: $\tilde{p}_c\,E_{i \notin S_c}[\ldots]$"),
     ):
         for offset, method in zip((-0.2, 0.2), METHODS, strict=True):
-            ax.barh(y + offset, found[method][terms], 0.38, color=COLOURS[method], label=f"after {method}")
+            ax.barh(y + offset, measured[method][terms], 0.38, color=COLOURS[method], label=f"after {method}")
         ax.axvline(0, color="#555555", linewidth=0.7)
         ax.set(title=title, xlabel="term of the class")
         ax.locator_params(axis="x", nbins=5)
     true.legend()
     caption = (
-        f"A client of {found['of']}: each class's term of both sums. Their totals are the two parts of the divergence."
+        f"A client of {measured['of']}: each class's term of both sums. Their totals are the two parts of the "
+        "divergence."
     )
     return [both_sides, Plot("prop2", figure, caption)]
 

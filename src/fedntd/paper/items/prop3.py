@@ -13,22 +13,22 @@ from fedntd.paper.items.common import BLUE, GREY, panels
 from fedntd.rng import generator
 
 CLASSES = 10
-# clients of a federation in which some classes are rare; Pi has them with the classes in every other order
+# clients of a federation with rare classes; Pi holds these clients under every permutation of the classes
 CONCENTRATION = np.array([2.0, 0.6, 0.2])
 STEPS = 24
 PATH = np.linspace(0, 1, 21)
 
 
 def measure(results: Results) -> Mapping[str, Any]:
-    """Needs neither data nor training."""
+    """Compute F(p) on a grid and along paths. Needs neither data nor training."""
     rng = generator(0, "proposition 3")
     clients = rng.dirichlet(CONCENTRATION, 200)
     grid = [np.array([i, j, STEPS - i - j]) / STEPS for i in range(STEPS + 1) for j in range(STEPS + 1 - i)]
 
-    many = rotated(rng.dirichlet(rng.uniform(0.05, 1, CLASSES), 50))
+    populations = rotated(rng.dirichlet(rng.uniform(0.05, 1, CLASSES), 50))
     uniform = np.full(CLASSES, 1 / CLASSES)
     ends = rng.dirichlet(np.full(CLASSES, 0.5), 30)
-    paths = [[worst_distance(uniform + t * (end - uniform), many) for t in PATH] for end in ends]
+    paths = [[worst_distance(uniform + t * (end - uniform), populations) for t in PATH] for end in ends]
     return {
         "grid": grid,
         "symmetric": [worst_distance(p, relabelled(clients)) for p in grid],
@@ -38,16 +38,16 @@ def measure(results: Results) -> Mapping[str, Any]:
 
 
 def render(results: Results) -> list[Plot]:
-    found = results.measured
-    if not found:
+    measured = results.measured
+    if not measured:
         return []
     figure, ((left, middle, right),) = panels(1, 3, 9.4, 3.2)
-    grid = np.array(found["grid"])
-    simplex(left, grid, np.array(found["symmetric"]), "Π: the classes in every order")
-    simplex(middle, grid, np.array(found["one order"]), "Π: one order only")
-    for path in found["paths"]:
+    grid = np.array(measured["grid"])
+    simplex(left, grid, np.array(measured["symmetric"]), "Π: the classes in every order")
+    simplex(middle, grid, np.array(measured["one order"]), "Π: one order only")
+    for path in measured["paths"]:
         right.plot(PATH, path, color=BLUE, linewidth=0.8, alpha=0.6)
-    right.axhline(found["paths"][0][0], color=GREY, linestyle=(0, (2, 1.5)), linewidth=1)
+    right.axhline(measured["paths"][0][0], color=GREY, linestyle=(0, (2, 1.5)), linewidth=1)
     right.set(title="ten classes", xlabel="from uniform (0) to a random $p$ (1)", ylabel="$F(p)$")
     caption = (
         "F(p), the largest mean distance from p to the clients' distributions over the populations in Π. Left: three "
@@ -58,7 +58,7 @@ def render(results: Results) -> list[Plot]:
 
 
 def simplex(ax: Axes, grid: np.ndarray, values: np.ndarray, title: str) -> None:
-    """Distributions over three classes in a triangle."""
+    """Draw values over the distributions of three classes, as a triangle."""
     corners = np.array([[0, 0], [1, 0], [0.5, 3**0.5 / 2]])
     x, y = (grid @ corners).T
     shown = ax.tricontourf(Triangulation(x, y), values, levels=14, cmap="viridis")

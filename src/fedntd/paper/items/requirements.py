@@ -1,4 +1,4 @@
-"""What each method asks for beyond FedAvg: found out from the definitions, beside the paper's table."""
+"""What each method needs beyond FedAvg, derived from its definition, beside the paper's table."""
 
 from functools import cache
 
@@ -11,36 +11,36 @@ from fedntd.paper.methods import METHODS
 from fedntd.paper.published import REQUIREMENTS
 from fedntd.paper.tables import Table
 
-# FedEnsemble is FedDF
+# the paper calls FedDF FedEnsemble
 ALL = {**METHODS, "FedEnsemble": "feddf", "FedBE": "fedbe"}
 COLUMNS = ("no state", "no further communication", "no auxiliary data")
 
 
 @cache
 def does_without() -> dict[str, tuple[bool, bool, bool]]:
-    """Of each method of the paper that is here, on its CIFAR-10 network: state, communication, auxiliary data."""
+    """For each method: whether it needs no state, no additional communication, no auxiliary data (CIFAR-10 network)."""
     w = Model(CNN((3, 32, 32), 10)).weights()
-    found = {}
+    needs_none = {}
     for method, name in ALL.items():
         if name not in ALGORITHMS:
             continue
         needs = requirements(ALGORITHMS[name](), w)
-        # a few bytes, such as a count of steps, are no burden
+        # A few bytes, such as a number of steps, do not count.
         extra = max(needs.extra_up_bytes, needs.extra_down_bytes)
-        found[method] = (needs.state_bytes == 0, extra < 100, not needs.auxiliary_data)
-    return found
+        needs_none[method] = (needs.state_bytes == 0, extra < 100, not needs.auxiliary_data)
+    return needs_none
 
 
 def render(results: Results) -> list[Table]:
-    here = does_without()
-    rows = [*here, *(method for method in REQUIREMENTS if method not in here)]
+    derived = does_without()
+    rows = [*derived, *(method for method in REQUIREMENTS if method not in derived)]
     cells = {}
     for method in rows:
-        ours, paper = here.get(method), REQUIREMENTS.get(method)
+        ours, paper = derived.get(method), REQUIREMENTS.get(method)
         for i, column in enumerate(COLUMNS):
-            told = [f"{'✓' if ours[i] else '✗'}"] if ours else []
-            told += [f"paper {'✓' if paper[i] else '✗'}"] if paper else []
-            cells[method, column] = ", ".join(told)
+            marks = [f"{'✓' if ours[i] else '✗'}"] if ours else []
+            marks += [f"paper {'✓' if paper[i] else '✗'}"] if paper else []
+            cells[method, column] = ", ".join(marks)
     caption = (
         "✓: the method asks for no more than FedAvg. Found out by letting one client train for a step and counting."
     )

@@ -1,10 +1,10 @@
-"""Methods as their papers define them and as the released code runs them, beside the one row that Table 1 prints."""
+"""Methods as defined in their papers and as run by the released code, beside the one row in Table 1."""
 
 from fedntd.paper.item import Cell, Item, Results, table
 from fedntd.paper.published import TABLE1_LDA, TABLE1_SHARDING
 from fedntd.paper.tables import Table, accuracy_cells
 
-VARIANTS = {  # row -> the row of Table 1, and the method here
+VARIANTS = {  # row -> (row of Table 1, method name)
     "FedAvg": ("FedAvg", "fedavg"),
     "FedCurv, the true diagonal": ("FedCurv", "fedcurv"),
     "FedCurv, released: of minibatches": ("FedCurv", "fedcurv-released"),
@@ -19,7 +19,9 @@ VARIANTS = {  # row -> the row of Table 1, and the method here
     "FedNTD": ("FedNTD", "fedntd"),
 }
 PRESETS = {"CIFAR-10 s=2": "cifar10-s2", "CIFAR-10 α=0.1": "cifar10-lda0.1"}
-CELLS: dict[Cell, Cell] = {(row, column): (of, column) for row, (of, _) in VARIANTS.items() for column in PRESETS}
+CELLS: dict[Cell, Cell] = {
+    (row, column): (printed_row, column) for row, (printed_row, _) in VARIANTS.items() for column in PRESETS
+}
 
 
 def render(results: Results) -> list[Table]:
@@ -31,7 +33,7 @@ def render(results: Results) -> list[Table]:
             caption="Accuracy in % and forgetting F of one run; arrows: against FedAvg.",
             rows=list(VARIANTS),
             columns=list(PRESETS),
-            cells=accuracy_cells(results, {cell: printed[of] for cell, of in CELLS.items()}),
+            cells=accuracy_cells(results, {cell: printed[origin] for cell, origin in CELLS.items()}),
             second="F",
             baseline="FedAvg",
         )

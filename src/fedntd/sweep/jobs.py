@@ -1,14 +1,14 @@
-"""What a sweep asks for: a base and what varies, from a TOML file to configs, run folders and groups.
+"""Read a sweep file: from TOML to configs, jobs (a config with its run folder) and groups of jobs.
 
-    base = "demo"                         a preset or a config file (beside this one); without it, the defaults
+    base = "demo"                         a preset, or a config file relative to this one; default: the defaults
     seeds = [0, 1, 2]
-    [settings]                            changes to the base, for all runs
+    [settings]                            changes to the base for all runs
     [grid]                                every combination of the listed values
-    [zip]                                 the first values together, the second values together, ...
-    [[runs]]                              one table a run; lists in it stand for every combination, as in [grid]
-    [search]                              values that Optuna chooses: search.py
+    [zip]                                 the first values together, then the second values together, ...
+    [[runs]]                              one table per run; lists in it stand for all combinations, as in [grid]
+    [search]                              values that Optuna chooses (search.py)
 
-Whatever is given is combined: each of `runs` with each point of the grid, each of the zip and each seed.
+The parts are combined: each of `runs` with each point of the grid, each point of the zip and each seed.
 """
 
 import itertools
@@ -32,7 +32,7 @@ from fedntd.simulation.sharing import shape
 from fedntd.support.wording import show, thing
 
 KEYS = ("base", "seeds", "settings", "grid", "zip", "runs", "search", "together")
-MOST_TOGETHER = {"cpu": 8, "cuda": 32}  # runs in one group: on a CPU there is nothing to gain from more
+MOST_TOGETHER = {"cpu": 8, "cuda": 32}  # runs in one group; larger groups are no faster on a CPU
 Thing = TypeVar("Thing")
 Changes = dict[str, Any]  # "section.key" -> value
 
@@ -41,17 +41,19 @@ Changes = dict[str, Any]  # "section.key" -> value
 class Planned:
     """A run that a sweep asks for."""
 
-    name: str  # of its folder: what differs from the other runs
+    name: str  # of its folder: the settings in which it differs from the other runs
     config: Config
 
 
 @dataclass(frozen=True)
 class Sweep:
+    """A sweep file, read and expanded."""
+
     name: str
     base: Mapping[str, Any]
     runs: list[Planned]
-    asked: int  # how many runs the file stands for; some may be the same run
-    together: int = 0  # runs that are trained in one step at most; 0: by the device
+    asked: int  # number of runs that the file lists, repetitions included
+    together: int = 0  # most runs in one group; 0: chosen by the device
     search: Mapping[str, Any] | None = None
     seeds: Sequence[int] = (0,)
 
@@ -62,20 +64,20 @@ def read_sweep(
     trust: bool = False,
     prepare: Callable[[Config], Config] | None = None,
 ) -> Sweep:
-    """The runs that a sweep's file stands for; `settings` change its base.
+    """Read a sweep file and expand it into runs; `settings` (KEY=VALUE) change its base.
 
-    `prepare` makes what is trained of a config that was only read: `with_own_code`, for those who train.
+    `prepare` is applied to every config. Pass `with_own_code` to import the user's own code, as training needs.
     """
     table = read(file)
     for key in table:
         require_known(key, KEYS, f"unknown key '{key}' in {file}")
-    if prepare is None:  # who only reads need not trust what is read
+    if prepare is None:  # a command that only reads imports nothing, so it needs no trust
         prepare, trust = as_read, True
-    begun = find_base(table.get("base", {}), file.parent, trust)
+    source = find_base(table.get("base", {}), file.parent, trust)
     if is_sweep_copy(file):
-        require_trust({**table, "base": begun}, file, trust)
-    base = with_settings(with_changes(begun, flatten(section(table, "settings"))), settings)
-    check_base(base, prepare)  # a mistake in the base is not one of each run
+        require_trust({**table, "base": source}, file, trust)
+    base = with_settings(with_changes(source, flatten(section(table, "settings"))), settings)
+    check_base(base, prepare)  # so that a mistake in the base is not reported for each run
     seeds = table.get("seeds", [])
     require(
         isinstance(seeds, list) and all(type(seed) is int for seed in seeds),
@@ -93,18 +95,18 @@ def read_sweep(
         return Sweep(file.stem, base, [], 0, together, search, seeds or [from_table(base).seed])
     points = all_points(table, seeds)
     require(bool(points), f"{file} asks for no run: 'runs' or a list in [zip] is empty")
-    return Sweep(file.stem, base, planned(base, points, prepare), len(points), together)
+    return Sweep(file.stem, base, planned_runs(base, points, prepare), len(points), together)
 
 
 def as_read(config: Config) -> Config:
     return config
 
 
-def find_base(source: Any, beside: Path, trust: bool) -> Mapping[str, Any]:
+def find_base(source: Any, folder: Path, trust: bool) -> Mapping[str, Any]:
     if isinstance(source, Mapping):
         return source
     require(isinstance(source, str), f"base must be a preset, a config file or a table, not {source!r}")
-    file = beside / source
+    file = folder / source
     return presets.find_table(str(file) if file.is_file() else source, trust)
 
 
@@ -127,39 +129,41 @@ def section(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def all_points(table: Mapping[str, Any], seeds: Sequence[int]) -> list[Changes]:
-    """The changes to the base that make each run."""
-    listed = table.get("runs", [{}])
+    """The changes to the base that define each run."""
+    run_tables = table.get("runs", [{}])
     require(
-        isinstance(listed, list) and all(isinstance(one, Mapping) for one in listed),
+        isinstance(run_tables, list) and all(isinstance(run, Mapping) for run in run_tables),
         "'runs' is a list of tables, each written [[runs]]",
     )
     parts = [
-        [point for one in listed for point in grid_points(one)],
+        [point for run in run_tables for point in grid_points(run)],
         grid_points(section(table, "grid")),
         zip_points(section(table, "zip")),
         [{"seed": seed} for seed in seeds] or [{}],
     ]
     merged = []
-    for chosen in itertools.product(*parts):
-        keys = [key for part in chosen for key in part]
+    for combination in itertools.product(*parts):
+        keys = [key for part in combination for key in part]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         require(twice is None, f"'{twice}' is varied twice; let one of seeds, grid, zip and runs do it")
-        merged.append({key: value for part in chosen for key, value in part.items()})
+        merged.append({key: value for part in combination for key, value in part.items()})
     return merged
 
 
 def grid_points(table: Mapping[str, Any]) -> list[Changes]:
-    """
+    """Every combination of the listed values.
+
     >>> grid_points({"algorithm": {"name": ["fedntd"], "beta": [0.1, 1.0]}})
     [{'algorithm.name': 'fedntd', 'algorithm.beta': 0.1}, {'algorithm.name': 'fedntd', 'algorithm.beta': 1.0}]
     >>> grid_points({"partition": [{"name": "iid"}, {"name": "lda", "alpha": 0.1}]})
     [{'partition.name': 'iid'}, {'partition.name': 'lda', 'partition.alpha': 0.1}]
     """
-    return [flatten(one) for _, one in expand(flatten(table))]
+    return [flatten(point) for _, point in expand(flatten(table))]
 
 
 def zip_points(table: Mapping[str, Any]) -> list[Changes]:
-    """
+    """The first values of all lists, the second values of all lists, and so on.
+
     >>> zip_points({"partition.name": ["lda", "iid"], "seed": [1, 2]})
     [{'partition.name': 'lda', 'seed': 1}, {'partition.name': 'iid', 'seed': 2}]
     """
@@ -167,13 +171,16 @@ def zip_points(table: Mapping[str, Any]) -> list[Changes]:
     for key, values in flat.items():
         require(isinstance(values, list), f"'{key}' in [zip] must be a list, not {values!r}")
     lengths = {key: len(values) for key, values in flat.items()}
-    told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-    require(len(set(lengths.values())) <= 1, f"lists in [zip] must be equally long, but {told}")
-    return [flatten(dict(zip(flat, one, strict=True))) for one in zip(*flat.values(), strict=True)] if flat else [{}]
+    counts = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+    require(len(set(lengths.values())) <= 1, f"lists in [zip] must be equally long, but {counts}")
+    if not flat:
+        return [{}]
+    return [flatten(dict(zip(flat, values, strict=True))) for values in zip(*flat.values(), strict=True)]
 
 
 def flatten(table: Mapping[str, Any], path: str = "") -> Changes:
-    """
+    """Nested tables as one table with dotted keys.
+
     >>> flatten({"seed": 1, "algorithm": {"name": "fedavg"}, "optimiser.lr": 0.1})
     {'seed': 1, 'algorithm.name': 'fedavg', 'optimiser.lr': 0.1}
     """
@@ -195,8 +202,10 @@ def with_changes(table: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
 # --- runs and their names ---------------------------------------------------------------------------------------
 
 
-def planned(base: Mapping[str, Any], points: Sequence[Changes], prepare: Callable[[Config], Config]) -> list[Planned]:
-    """The runs, each once; two points may be the same run, such as FedNTD by name and by default."""
+def planned_runs(
+    base: Mapping[str, Any], points: Sequence[Changes], prepare: Callable[[Config], Config]
+) -> list[Planned]:
+    """The runs without repetitions: two points may be the same run, such as FedNTD by name and by default."""
     runs: dict[str, Planned] = {}
     taken: set[str] = set()
     for name, changes in zip(folder_names(points), points, strict=True):
@@ -213,7 +222,8 @@ def planned(base: Mapping[str, Any], points: Sequence[Changes], prepare: Callabl
 
 
 def folder_names(points: Sequence[Changes]) -> list[str]:
-    """
+    """Name each run by the settings in which the runs differ.
+
     >>> folder_names([{"algorithm.name": "fedavg", "seed": 0}, {"algorithm.name": "fedntd", "seed": 0}])
     ['fedavg', 'fedntd']
     >>> folder_names([{"seed": 0, "optimiser.lr": 0.1}, {"seed": 0, "optimiser.lr": 0.01}, {"seed": 1}])
@@ -225,7 +235,7 @@ def folder_names(points: Sequence[Changes]) -> list[str]:
         for key in dict.fromkeys(key for point in points for key in point)
         if len({repr(point.get(key, absent)) for point in points}) > 1
     ]
-    keys.sort(key=lambda key: (key == "seed", not key.endswith(".name")))  # what it is, its settings, its seed
+    keys.sort(key=lambda key: (key == "seed", not key.endswith(".name")))  # names first, then options, then the seed
     endings = [key.split(".")[-1] for key in keys]
 
     def part(key: str, value: Any) -> str:
@@ -239,67 +249,69 @@ def folder_names(points: Sequence[Changes]) -> list[str]:
 
 
 def safe_name(name: str) -> str:
-    """For a folder."""
+    """`name` with characters that are safe in a folder name."""
     return re.sub(r"[^\w.=+,-]+", "_", name).strip(".") or "run"
 
 
 def free_name(name: str, key: str, taken: set[str]) -> str:
-    """For a folder of its own, of a run with this identity, among others; not too long for a file system."""
+    """A folder name that is not in `taken`, and is added to it; made unique or shorter with the identity `key`."""
     name = safe_name(name)
-    if len(name.encode()) > 120 or name.lower() in taken:  # some file systems do not tell A from a
+    if len(name.encode()) > 120 or name.lower() in taken:  # some file systems ignore case
         name = f"{name.encode()[:110].decode(errors='ignore')}-{key[:8]}"
     taken.add(name.lower())
     return name
 
 
-# --- what is there already, and who trains with whom ------------------------------------------------------------
+# --- jobs and groups --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run and its folder."""
+    """A run with its folder and its progress."""
 
     name: str
     config: Config
     folder: Path
     rounds_done: int = 0
-    status: str = "new"  # or that of the folder: finished, failed, interrupted, running, pruned
+    status: str = "new"  # or the status in the folder: finished, failed, interrupted, running, pruned
 
 
 def jobs(runs: Sequence[Planned], out: Path) -> list[Job]:
-    """Each run in the folder that it has already, by content, or in a new one."""
-    there = runs_by_identity(out)
-    return [job_of(run.name, run.config, out, there) for run in runs]
+    """Assign each run its folder: the existing one with the same config, or a new one."""
+    existing = runs_by_identity(out)
+    return [job_of(run.name, run.config, out, existing) for run in runs]
 
 
-def job_of(name: str, config: Config, out: Path, there: Mapping[str, Job]) -> Job:
-    """The run that is there; else a new one, beside another run that may have its name."""
+def job_of(name: str, config: Config, out: Path, existing: Mapping[str, Job]) -> Job:
+    """The existing job with this config; else a new one, renamed if another run has its name."""
     key = identity(config)
-    if key in there:
-        return there[key]
-    taken = (out / name / "config.toml").exists() or any(job.name == name for job in there.values())
+    if key in existing:
+        return existing[key]
+    taken = (out / name / "config.toml").exists() or any(job.name == name for job in existing.values())
     name = f"{name}-{key[:8]}" if taken else name
     return Job(name, config, out / name)
 
 
 def runs_by_identity(out: Path) -> dict[str, Job]:
-    """The runs in a folder by what they compute. One goes on with its own settings: a resumed run may not change how it
-    is computed."""
-    found: dict[str, Job] = {}
+    """The runs in a folder, by the identity of their configs.
+
+    Each keeps its stored config: a resumed run may not change how it is computed (its engine, say).
+    """
+    existing: dict[str, Job] = {}
     for file in sorted(out.glob("*/config.toml")):
         try:
             config = from_table(read(file))
-        except FedntdError:  # such as a run of a method that is no longer there: none of ours
+        except FedntdError:  # e.g. a method that no longer exists: not a run of this sweep
             continue
         job = Job(file.parent.name, config, file.parent, rounds_done(file.parent), status(file.parent))
         key = identity(config)
-        if key not in found or job.status == "finished":
-            found[key] = job
-    return found
+        if key not in existing or job.status == "finished":
+            existing[key] = job
+    return existing
 
 
 def status(folder: Path) -> str:
-    """What the folder itself says; "running" may be a run that was killed."""
+    """The status that the folder records; a run that was killed may still say "running"."""
     try:
         return json.loads((folder / "status.json").read_text(encoding="utf-8"))["status"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -312,32 +324,32 @@ def rounds_done(folder: Path) -> int:
 
 
 def groups(planned_jobs: Sequence[Job], most: int, parts: int = 1) -> list[list[Job]]:
-    """Runs of one shape together, at most so many, and in no fewer groups than there are workers if it can be."""
+    """Group jobs of one shape: at most `most` in a group, and if possible at least `parts` groups."""
     most = max(1, min(most, -(-len(planned_jobs) // parts)))
     return [
         [*same[start : start + size]]
         for same in by_shape(planned_jobs, lambda job: job.config)
-        for size in [-(-len(same) // -(-len(same) // most))]  # pieces as even as can be
+        for size in [-(-len(same) // -(-len(same) // most))]  # pieces of nearly equal size
         for start in range(0, len(same), size)
     ]
 
 
 def by_shape(things: Iterable[Thing], config_of: Callable[[Thing], Config]) -> list[list[Thing]]:
-    """Those that can be trained in one step, in the order in which they come."""
-    alike: dict[str, list[Thing]] = {}
-    for one in things:
-        alike.setdefault(shape(config_of(one)), []).append(one)
-    return list(alike.values())
+    """Group things whose configs can be trained in one step, in order of appearance."""
+    shapes: dict[str, list[Thing]] = {}
+    for item in things:
+        shapes.setdefault(shape(config_of(item)), []).append(item)
+    return list(shapes.values())
 
 
-def most_together(asked: Sweep, planned_jobs: Sequence[Job]) -> int:
+def most_together(sweep: Sweep, planned_jobs: Sequence[Job]) -> int:
     kinds = {device_name(job.config).partition(":")[0] for job in planned_jobs}
-    return asked.together or min(MOST_TOGETHER.get(kind, 8) for kind in kinds)
+    return sweep.together or min(MOST_TOGETHER.get(kind, 8) for kind in kinds)
 
 
 def check(planned_jobs: Sequence[Job], here: bool = True) -> None:
-    """What would fail every run is said before anything is written: a device that is not there, data that is not. The
-    device of another machine is not looked for."""
+    """Report a missing device or dataset before anything is written. With `here=False` devices are not checked, since
+    the runs will be trained on another machine."""
     devices = {(job.config.device, job.config.precision): job.config for job in planned_jobs} if here else {}
     for config in devices.values():
         choose_device(config)

@@ -1,4 +1,4 @@
-"""What a sweep will take, from a few rounds of each group."""
+"""Estimate the time and memory of a sweep by training a few rounds of each group."""
 
 import sys
 import time
@@ -13,24 +13,26 @@ from fedntd.errors import FedntdError
 from fedntd.simulation.together import federate_together
 from fedntd.support.wording import duration
 from fedntd.sweep.execute import reason_of
-from fedntd.sweep.plan import Job
+from fedntd.sweep.jobs import Job
 from fedntd.sweep.show import rounds_left
 
-ROUNDS = 3  # the first of them compiles and warms up
-ENOUGH = 60.0  # seconds of measuring, after which the groups left are taken to be like those before
+ROUNDS = 3  # trained per group; the first one compiles and warms up
+ENOUGH = 60.0  # seconds of measuring; later groups get the mean pace of those measured
 
 
 class Estimate(NamedTuple):
+    """The remaining cost of a group."""
+
     seconds: float
-    bytes: int  # of the device at most; on a CPU, of the process
-    measured: bool
-    failure: str = ""  # why a run failed that was tried
+    bytes: int  # peak memory of the GPU, or of this process on a CPU
+    measured: bool  # False: extrapolated from other groups
+    failure: str = ""  # why a measured run failed
 
 
 def estimate(groups: Sequence[Sequence[Job]]) -> list[Estimate]:
-    """Of each group: what is left of it."""
+    """Estimate the remaining cost of each group."""
     estimates: list[Estimate] = []
-    paces: list[float] = []  # seconds that one round of one run took
+    paces: list[float] = []  # measured seconds per round of one run
     started = time.monotonic()
     for group in groups:
         left = [job for job in group if job.status != "finished"]
@@ -47,37 +49,38 @@ def estimate(groups: Sequence[Sequence[Job]]) -> list[Estimate]:
 
 
 def measure(group: Sequence[Job]) -> tuple[float, float, int, str]:
-    """Seconds before the second round, seconds that a round of one run takes, memory, and why a run failed.
+    """Return the seconds of start-up, the seconds per round of one run, the peak memory, and why a run failed.
 
-    On a GPU all runs of the group are tried, since together they are faster than one by one; on a CPU one of them."""
+    On a GPU all runs of the group are trained, since together they are faster than one by one; on a CPU only one.
+    """
     device = choose_device(group[0].config)
     on_gpu = device.type == "cuda"
     rounds = min(ROUNDS, group[0].config.federation.rounds)
-    tried = [replace(job.config, federation=replace(job.config.federation, rounds=rounds)) for job in group]
-    tried = tried if on_gpu else tried[:1]
+    configs = [replace(job.config, federation=replace(job.config.federation, rounds=rounds)) for job in group]
+    configs = configs if on_gpu else configs[:1]
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     started = time.perf_counter()
-    arrived = {}
+    arrived: dict[int, float] = {}  # round -> when its record came
     failure = ""
     try:
-        for _, got in federate_together(tried, [None] * len(tried)):
-            if isinstance(got, FedntdError):
-                failure = failure or str(got)
+        for _, outcome in federate_together(configs, [None] * len(configs)):
+            if isinstance(outcome, FedntdError):
+                failure = failure or str(outcome)
             else:
-                arrived[got.round] = time.perf_counter()
-    except Exception as error:  # such as too little memory for all of them, which the sweep itself deals with
+                arrived[outcome.round] = time.perf_counter()
+    except Exception as error:  # e.g. out of memory, which the sweep itself handles
         failure = reason_of(error)
     if not arrived:
         return time.perf_counter() - started, 0.0, 0, failure
     last = max(arrived)
-    pace = (arrived[last] - arrived[1]) / (last - 1) / len(tried) if last > 1 else arrived[1] - started
+    pace = (arrived[last] - arrived[1]) / (last - 1) / len(configs) if last > 1 else arrived[1] - started
     memory = torch.cuda.max_memory_allocated(device) if on_gpu else process_memory()
-    return max(0.0, arrived[1] - started - pace * len(tried)), pace, memory, failure
+    return max(0.0, arrived[1] - started - pace * len(configs)), pace, memory, failure
 
 
 def process_memory() -> int:
-    """0 where it is not to be had."""
+    """Peak memory of this process in bytes; 0 where the platform does not tell."""
     try:
         import resource
     except ImportError:  # Windows has no such module
@@ -86,8 +89,9 @@ def process_memory() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def told(one: Estimate) -> tuple[str, str]:
-    if one.failure and not one.bytes:
+def cost_texts(cost: Estimate) -> tuple[str, str]:
+    """Time and memory as text; ≈ marks extrapolated values."""
+    if cost.failure and not cost.bytes:
         return "–", "–"
-    sign = "" if one.measured else "≈ "
-    return sign + duration(one.seconds), f"{sign}{one.bytes / 1e9:.1f} GB" if one.bytes else "–"
+    sign = "" if cost.measured else "≈ "
+    return sign + duration(cost.seconds), f"{sign}{cost.bytes / 1e9:.1f} GB" if cost.bytes else "–"

@@ -8,7 +8,7 @@ import pytest
 from fedntd import FedntdError, federate
 from fedntd.config.schema import with_own_code
 from fedntd.config.toml import identity
-from fedntd.sweep.plan import Job, Sweep, free_name, groups, jobs, read_sweep
+from fedntd.sweep.jobs import Job, Sweep, free_name, groups, jobs, read_sweep
 
 Write = Callable[..., Path]
 
@@ -132,7 +132,7 @@ def test_a_mistake_is_one_sentence(text: str, sentence: str, tmp_path: Path):
 
 
 def test_a_run_that_is_there_is_found_by_its_content(write: Write, tmp_path: Path):
-    """Under whatever name, and computed however; any other difference makes it another run."""
+    """Regardless of its name and engine. Any other difference makes it a different run."""
 
     def to_train(settings: str) -> Sweep:
         return read_sweep(write(settings=settings), prepare=with_own_code)
