@@ -1,4 +1,4 @@
-"""The rooms of the package and who may import whom (docs/one-round.md shows them): read from the source of every file."""
+"""The rooms of the package and who may import whom (docs/one-round.md): read from the source of every file."""
 
 import ast
 import importlib
