@@ -51,7 +51,7 @@ def in_flower(table: dict[str, Any], folder: Path) -> dict[str, float]:
         [programs / "fedntd", "flower", "new", "bench-app"], cwd=folder, check=True, stdout=subprocess.DEVNULL
     )
     pyproject = folder / "bench-app/pyproject.toml"
-    head = pyproject.read_text().partition("# All below")[0]
+    head = pyproject.read_text().partition("[tool.flwr.app.config]")[0]
     sections = {"": {"device": table["device"]}} | {k: v for k, v in table.items() if isinstance(v, dict)}
     sections["flower"] = {"out": str(folder / "run"), "time_limit": 3600.0}
     lines = [head]

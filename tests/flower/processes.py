@@ -172,7 +172,7 @@ class RealFederation:
         settings = {k: {**v, **sections.get(k, {})} if isinstance(v, dict) else v for k, v in TABLE.items()}
         settings |= {k: v for k, v in sections.items() if k not in settings or not isinstance(v, dict)}
         settings["flower"] = {"out": str(self.folder / f"run-{name}"), **flower}
-        head = text[: text.index("# The settings of `fedntd run`")]
+        head = text[: text.index("[tool.flwr.app.config]")]
         (folder / "pyproject.toml").write_text(head + tomli_w.dumps({"tool": {"flwr": {"app": {"config": settings}}}}))
         return folder
 
