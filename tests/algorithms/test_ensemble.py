@@ -342,7 +342,7 @@ def test_a_gpu_learns_what_a_cpu_does(algorithm: FedAvg):
     """The paper's network in float32, in two rounds: what the server learns differs by less than one per cent."""
     set_float32_precision("fp32")
     on_cpu, on_gpu = (rounds_on(torch.device(device), "fp32", algorithm) for device in ("cpu", "cuda"))
-    assert clone_aliased(on_cpu, on_gpu) < 0.01
+    assert difference(on_cpu, on_gpu) < 0.01
 
 
 def rounds_on(device: torch.device, precision: str, algorithm: FedAvg) -> list[Tensor]:
@@ -363,7 +363,7 @@ def rounds_on(device: torch.device, precision: str, algorithm: FedAvg) -> list[T
     return learned
 
 
-def clone_aliased(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference of a round, as a part of what was learned."""
     return max(((a - b).norm() / a.norm()).item() for a, b in zip(ours, theirs, strict=True))
 

@@ -1,6 +1,8 @@
 """Forked steps: the branches give the same step in any order."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import permutations
@@ -296,3 +298,8 @@ def test_a_compiled_trunk_hands_over_no_input():
     assert {leaf.data_ptr() for leaf in shared}.isdisjoint(leaf.data_ptr() for leaf in inputs)
     assert shared[1] is given[1]
     torch.testing.assert_close(shared, [inputs[0], inputs[1] @ inputs[0]])
+
+
+def test_the_module_can_be_imported_alone():
+    """It names operators of ours, which exist only once they are registered."""
+    subprocess.run([sys.executable, "-c", "import fedntd.engine.forking"], check=True, timeout=60)

@@ -236,7 +236,9 @@ class Compiler:
             """Compile `module` together with the selection of the current slots' prefetched results."""
 
             def call(*tensors: Tensor) -> Any:
-                clients = len(tensors[index.loss])  # pyright: ignore[reportArgumentType]
+                # The first tensor is a weight: [client, ...]. The compiled graph has its inputs in the order in which
+                # they are first read here, so another tensor would change the graph.
+                clients = len(tensors[0])
                 slots = tensors[index.place] + torch.arange(clients, device=self.device)  # pyright: ignore
                 # not strict: if `split` has refused to prefetch, ahead_shapes is empty and nothing is selected
                 selection = zip(

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, fx
 
 from fedntd.engine.tracing import extract, is_client_count, is_mutable, is_view
+from fedntd.kernels import convolution  # noqa: F401  # registers the operators below
 
 aten = torch.ops.aten
 PRODUCTS = {
