@@ -54,7 +54,9 @@ optimiser.lr = 1e38
     process = start("sweep", "sweep.toml", "-o", "out", "--on", "ray", "--workers", "2")
     out = tmp_path / "out"
     wait_for(lambda: any(len(records) >= 2 for records in results(out).values()), 150)
-    killed = ray_workers(process, out)
+    # the worker of a run that has begun: another one may hold a lock and have written nothing yet
+    hit = next(name for name, records in results(out).items() if len(records) >= 2)
+    killed = ray_workers(process, out / hit)
     assert killed  # the runs are trained by Ray's processes, not by the sweep's
     os.kill(killed[0], signal.SIGKILL)
     said, err = process.communicate(timeout=200)
