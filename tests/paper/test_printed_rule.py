@@ -28,10 +28,11 @@ def made(shift: float = 0.0, of: str = "") -> Results:
 
 
 def test_no_cell_is_in_two_groups():
-    """Else the rule would be confirmed on what it was chosen on."""
+    """Else a cell would count as evidence that was part of the search."""
     assert sum(map(len, GROUPS.values())) == len(PRINTED)
     assert {method for method, _ in GROUPS[CHOSEN]} == {"FedAvg", "FedProx", "FedNTD"}
     assert len(GROUPS[CHOSEN]) == 12
+    assert set(printed_rule.SEARCHED) < set(GROUPS)
 
 
 def test_the_rule_is_found():
