@@ -118,7 +118,10 @@ def test_rehearsal(name: str, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
                 assert summary.final is not None  # after one round, all rules agree
                 assert float(row["mean"]) == pytest.approx(100 * summary.final, abs=1e-3)
                 filled += 1
-    assert filled >= len(SOME[name])
+    drawn_only = {"kd-ntd": 1}  # FedAvg is a line of its plot, and no cell of its table
+    assert filled >= len(SOME[name]) - drawn_only.get(
+        name, 0
+    )  # more where other items of this folder had the same runs
     for ending in ("md", "tex", "csv"):
         assert list((out / name).glob(f"*.{ending}"))
     page = (out / "index.html").read_text(encoding="utf-8")
